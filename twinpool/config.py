@@ -1,0 +1,144 @@
+"""The whole configuration: one small frozen tree, each knob with its unit, validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+DTYPES = ("auto", "bfloat16", "float32")
+TRANSPORTS = ("auto", "shm", "ray")
+
+
+class ConfigError(ValueError):
+    """A knob has a value that cannot work; the message names it."""
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """What every worker's engine is built from."""
+
+    dtype: str = "auto"
+    """Number format of weights and cache: float32, bfloat16, or auto: bfloat16 where the CPU has it."""
+    block_size: int = 16
+    """Tokens a cache block holds."""
+    kv_memory_mib: int = 512
+    """Memory for the cache of each worker, in MiB."""
+    max_batch_rows: int = 64
+    """Most rows in one decode step."""
+    prefill_budget_tokens: int = 256
+    """Most prompt tokens in one prefill step, over all prompts."""
+    threads: int = 0
+    """Compute threads of each worker; 0 shares the machine's cores among its workers."""
+    deterministic: bool = False
+    """Make tokens independent of the batch in every dtype (float32 always is)."""
+
+    def __post_init__(self) -> None:
+        _require(self.dtype in DTYPES, f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        _require(1 <= self.block_size <= 256, f"block-size must be 1 to 256, not {self.block_size}")
+        _require(self.kv_memory_mib >= 1, f"kv-memory-mib must be at least 1, not {self.kv_memory_mib}")
+        _require(self.max_batch_rows >= 1, f"max-batch-rows must be at least 1, not {self.max_batch_rows}")
+        _require(
+            self.prefill_budget_tokens >= 1,
+            f"prefill-budget-tokens must be at least 1, not {self.prefill_budget_tokens}",
+        )
+        _require(self.threads >= 0, f"threads must not be negative, not {self.threads}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandoffConfig:
+    """How caches move from prefill to decode workers."""
+
+    transport: str = "auto"
+    """auto, shm (one host) or ray. auto takes shm where the pair shares a host."""
+    checksum: bool = False
+    """Verify each block's checksum before a row may use it."""
+    reservation_ttl_s: float = 30.0
+    """Seconds a reservation lives without progress."""
+    quarantine_report_s: float = 2.0
+    """Seconds after which a writer that has not let go of revoked blocks is reported."""
+    join_timeout_s: float = 20.0
+    """Seconds to open and warm one pair's connection."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.transport in TRANSPORTS,
+            f"transport must be one of {', '.join(TRANSPORTS)}, not {self.transport!r}",
+        )
+        for name in ("reservation_ttl_s", "quarantine_report_s", "join_timeout_s"):
+            _require(getattr(self, name) > 0, f"{name.replace('_', '-')} must be positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterConfig:
+    """How the router queues, places and ends requests."""
+
+    queue_max_requests: int = 1024
+    """Most requests waiting for a prefill worker."""
+    prefill_max_prompts: int = 8
+    """Most prompts given to one prefill worker at a time."""
+    overtake_s: float = 1.0
+    """Seconds that younger requests may overtake one for which no decode worker had room."""
+    slow_reader_s: float = 60.0
+    """Seconds one write to a client may block before its request is ended."""
+    grace_s: float = 10.0
+    """Seconds that running streams get to finish when the server stops."""
+    start_timeout_s: float = 120.0
+    """Seconds for all workers to become ready."""
+    crash_loop_limit: int = 5
+    """Failed starts of one worker in a row after which it is given up."""
+
+    def __post_init__(self) -> None:
+        for name in ("queue_max_requests", "prefill_max_prompts", "crash_loop_limit"):
+            _require(getattr(self, name) >= 1, f"{name.replace('_', '-')} must be at least 1")
+        for name in ("overtake_s", "grace_s"):
+            _require(getattr(self, name) >= 0, f"{name.replace('_', '-')} must not be negative")
+        for name in ("slow_reader_s", "start_timeout_s"):
+            _require(getattr(self, name) > 0, f"{name.replace('_', '-')} must be positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """Everything `twinpool serve` needs."""
+
+    model: str = DEFAULT_MODEL
+    """A known name, a hub name (owner/name), a local folder or a GGUF file."""
+    prefill: int = 1
+    """Prefill workers."""
+    decode: int = 1
+    """Decode workers."""
+    host: str = "127.0.0.1"
+    """Address of the inference port."""
+    port: int = 50051
+    """Inference port; 0 takes a free one."""
+    ops_host: str = "127.0.0.1"
+    """Address of the operations port."""
+    ops_port: int = 50052
+    """Operations port; 0 takes a free one."""
+    metrics_host: str = "127.0.0.1"
+    """Address of the metrics port."""
+    metrics_port: int = 9464
+    """Metrics port (HTTP /metrics); 0 takes a free one."""
+    ray_address: str = "local"
+    """Ray cluster to join; local starts one for this command alone."""
+    cache_dir: Path | None = None
+    """Where prepared models are kept; none takes the user's cache folder."""
+    log_level: str = "warning"
+    """debug, info, warning or error."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    handoff: HandoffConfig = field(default_factory=HandoffConfig)
+    router: RouterConfig = field(default_factory=RouterConfig)
+
+    def __post_init__(self) -> None:
+        _require(self.prefill >= 1, f"prefill must be at least 1, not {self.prefill}")
+        _require(self.decode >= 1, f"decode must be at least 1, not {self.decode}")
+        for name in ("port", "ops_port", "metrics_port"):
+            value = getattr(self, name)
+            _require(0 <= value <= 65535, f"{name.replace('_', '-')} must be 0 to 65535, not {value}")
+        levels = ("debug", "info", "warning", "error")
+        _require(self.log_level in levels, f"log-level must be one of {', '.join(levels)}")

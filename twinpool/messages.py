@@ -1,0 +1,255 @@
+"""What the router and its workers say to each other, as frozen dataclasses.
+
+`twinpool.rpc.worker_codec` turns them into protobuf and back; `proto/twinpool/v1/worker.proto`
+comments every field. An `attempt` is one try of one choice and is never used twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """Counts of one worker at one moment."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks_free: int = 0
+    blocks_quarantined: int = 0
+    handoffs: int = 0
+    blocks_cached: int = 0
+
+
+# Router to prefill worker.
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPair:
+    """Open the hand-off connection to a decode worker (an incarnation)."""
+
+    decode: str
+    endpoint: HandoffEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class LeavePair:
+    """Close it."""
+
+    decode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Read prompt and token log, choose the next token, hand the cache to `decode` (None: no hand-off)."""
+
+    attempt: str
+    choice_index: int
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    params: RowParams
+    decode: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelPrefill:
+    """Stop reading a prompt and free its blocks."""
+
+    attempt: str
+
+
+# Router to decode worker.
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Set blocks aside for num_tokens; only `writer` (a prefill incarnation) may fill them."""
+
+    attempt: str
+    num_tokens: int
+    writer: str
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Give a reservation up before it became a row."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Let the row into the batch once its cache is written. output_ids: the token log, newest last."""
+
+    attempt: str
+    choice_index: int
+    num_prompt_tokens: int
+    output_ids: tuple[int, ...]
+    params: RowParams
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Free a row's blocks."""
+
+    attempt: str
+
+
+Command = JoinPair | LeavePair | Prefill | CancelPrefill | Reserve | Revoke | Admit | Evict
+
+
+# Worker to router.
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of every session."""
+
+    pool: Pool
+    incarnation: str
+    pid: int
+    blocks_total: int
+    block_size: int
+    kv_bytes: int
+    endpoint: HandoffEndpoint = field(default_factory=HandoffEndpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class PairJoined:
+    """The connection to a decode incarnation is open."""
+
+    decode: str
+    transport: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairBroken:
+    """It ended, or could not be opened."""
+
+    decode: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """An attempt's first token. position: its index in the token log."""
+
+    attempt: str
+    position: int
+    token: int
+    finish_reason: FinishReason | None
+    num_computed_tokens: int
+
+
+class PrefillOutcome(StrEnum):
+    """How an attempt left a prefill worker."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+    REFUSED = "refused"
+    PAIR_LOST = "pair_lost"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillEnded:
+    """An attempt holds nothing on the prefill worker any more."""
+
+    attempt: str
+    outcome: PrefillOutcome
+    detail: str
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Blocks are set aside."""
+
+    attempt: str
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not enough free blocks now."""
+
+    attempt: str
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An attempt's cache has arrived whole."""
+
+    attempt: str
+    num_bytes: int
+    handoff_s: float
+
+
+class ReleaseReason(StrEnum):
+    """Why an attempt left a decode worker."""
+
+    EVICTED = "evicted"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    HANDOFF_FAILED = "handoff_failed"
+    GONE = "gone"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An attempt holds nothing usable on the decode worker any more; load counts quarantined blocks."""
+
+    attempt: str
+    reason: ReleaseReason
+    detail: str
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class RowToken:
+    """One row's token. position: its index in the token log."""
+
+    attempt: str
+    position: int
+    token: int
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """One decode step of a worker's whole batch."""
+
+    step: int
+    tokens: tuple[RowToken, ...]
+    step_s: float
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineOverdue:
+    """A writer has not let go of an attempt's blocks in time; `writer` is the incarnation to end."""
+
+    attempt: str
+    writer: str
+
+
+Event = (
+    Hello
+    | PairJoined
+    | PairBroken
+    | FirstToken
+    | PrefillEnded
+    | Granted
+    | Refused
+    | Written
+    | Released
+    | StepDone
+    | QuarantineOverdue
+    | LoadReport
+)

@@ -1,0 +1,107 @@
+"""The values that travel between Twinpool's parts: requests, choices' fates, usage and timing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Pool(StrEnum):
+    """Which half of the work a worker does."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended well."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class WorkerState(StrEnum):
+    """Where a worker is in its life; see `router.workers` for the transitions."""
+
+    STARTING = "starting"
+    WARMING = "warming"
+    READY = "ready"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class RowParams:
+    """How one choice's tokens are chosen and counted, with every default resolved.
+
+    max_tokens: most tokens of the whole choice, earlier attempts' included.
+    temperature: 0 takes the most likely token.
+    top_k: 0 keeps all tokens. top_p: in (0, 1].
+    seed: 64 bits; a token's random number depends on (seed, choice, position) alone.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffEndpoint:
+    """Where a decode worker takes hand-offs; an empty field means that way is not offered."""
+
+    unix_path: str = ""
+    actor_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one choice."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds by the router's clock; the four phases sum to the request's duration."""
+
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    handoff_wait_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBy:
+    """Ids of the workers of the last attempt; decode is None where there was no hand-off."""
+
+    prefill: str
+    decode: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What clients may know of the served model."""
+
+    name: str
+    max_context_tokens: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    dtype: str
+
+
+def finish_reason(
+    token: int, num_output_tokens: int, params: RowParams, eos_token_ids: frozenset[int]
+) -> FinishReason | None:
+    """Judge a choice's newest token; both pools use this same function.
+
+    num_output_tokens counts the token itself.
+    """
+    if token in eos_token_ids and not params.ignore_eos:
+        return FinishReason.STOP
+    if num_output_tokens >= params.max_tokens:
+        return FinishReason.LENGTH
+    return None
