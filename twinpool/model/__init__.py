@@ -1,0 +1,1 @@
+"""Models before the engine: fetching, converting, describing and tokenizing them."""

@@ -1,0 +1,46 @@
+"""Chooses the number format of weights and cache for this machine's CPU."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+_LINUX_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def resolve_dtype(dtype: str) -> str:
+    """The format meant by `auto` here; any other name is returned unchanged.
+
+    bfloat16 where the CPU has instructions for it; elsewhere it is emulated, and slower than float32.
+    """
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if _computes_bfloat16() else "float32"
+
+
+def _computes_bfloat16() -> bool:
+    if platform.system() == "Darwin":
+        return _sysctl("hw.optional.arm.FEAT_BF16") == "1"
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return has_bfloat16(text)
+
+
+def has_bfloat16(cpuinfo: str) -> bool:
+    """Whether the CPUs in the text of Linux's /proc/cpuinfo (x86 or arm) list bfloat16 instructions."""
+    lines = re.findall(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
+    return bool(lines) and all(_LINUX_FLAGS.intersection(line.split()) for line in lines)
+
+
+def _sysctl(name: str) -> str:
+    command = ["/usr/sbin/sysctl", "-n", name]
+    try:
+        # Asking costs milliseconds; the bound is for a machine in trouble.
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip()

@@ -1,0 +1,58 @@
+"""What a model needs in memory: its weights, and the KV cache of the requests it serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from twinpool.errors import ModelSourceError
+from twinpool.model.config import CONFIG_FILE, ModelConfig
+from twinpool.model.pull import prepared_path
+from twinpool.model.weights import expected_shapes
+
+BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Sizes of one model in one number format (a key of BYTES_PER_ELEMENT)."""
+
+    config: ModelConfig
+    dtype: str
+
+    @property
+    def weights_bytes(self) -> int:
+        """All weights; tied embeddings count once."""
+        elements = sum(prod(shape) for shape in expected_shapes(self.config).values())
+        return elements * BYTES_PER_ELEMENT[self.dtype]
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of one token in all layers."""
+        config = self.config
+        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * BYTES_PER_ELEMENT[self.dtype]
+
+    def kv_bytes(self, num_tokens: int, num_requests: int = 1) -> int:
+        """The cache of so many requests of so many tokens each (prompt and answer together)."""
+        return self.kv_bytes_per_token * num_tokens * num_requests
+
+    def requests_that_fit(self, kv_memory_bytes: int, num_tokens: int, block_size: int = 1) -> int:
+        """How many requests of num_tokens a cache of kv_memory_bytes holds at once, in whole blocks."""
+        block_bytes = self.kv_bytes_per_token * block_size
+        blocks_per_request = -(-num_tokens // block_size)
+        return kv_memory_bytes // block_bytes // blocks_per_request
+
+
+def find_config(model: str, cache_dir: Path | None = None) -> ModelConfig:
+    """The shape of a model that was pulled, or of a local folder, of which config.json is enough.
+
+    Raises ModelSourceError if neither holds.
+    """
+    folder = Path(model).expanduser()
+    if not (folder / CONFIG_FILE).is_file():
+        prepared = prepared_path(model, cache_dir)
+        if prepared is None:
+            raise ModelSourceError(f"{model} is not prepared yet: run `twinpool pull {model}` first")
+        folder = prepared
+    return ModelConfig.load(folder)

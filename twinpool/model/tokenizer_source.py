@@ -1,0 +1,85 @@
+"""Makes the tokenizer that transformers would use for a source, and the facts that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import pre_tokenizers
+
+from twinpool.errors import ModelSourceError, UnsupportedModel
+from twinpool.model.chat_template import ChatTemplate
+from twinpool.model.manifest import CHAT_TEMPLATE_FILE, TOKENIZER_FILE
+
+# Tokens that end a turn; where the chat template writes one, it ends an answer too.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>")
+# Pre-tokenizers of byte-level GGUF vocabularies that transformers builds rightly, or that are mended here.
+_GGUF_PRE_TOKENIZERS = ("gpt-2", "llama-bpe", "llama-v3", "llama3", "smollm")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFacts:
+    """What the rest of the system must know of a tokenizer; see `Manifest`."""
+
+    bos_token_id: int | None
+    end_token_ids: frozenset[int]
+    adds_bos: bool
+    special_tokens: Mapping[str, str]
+
+
+def convert_folder_tokenizer(folder: Path, into: Path) -> TokenizerFacts:
+    """Write tokenizer.json and the chat template of a Hugging Face folder."""
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelSourceError(f"{folder} has no tokenizer.json")
+    return _write(_load(folder), into)
+
+
+def convert_gguf_tokenizer(path: Path, kind: str | None, pre: str | None, into: Path) -> TokenizerFacts:
+    """Write tokenizer.json and the chat template of a GGUF file.
+
+    kind, pre: the file's tokenizer.ggml.model and tokenizer.ggml.pre.
+    Raises UnsupportedModel for a pre-tokenizer whose tokens would come out wrong.
+    """
+    if kind == "gpt2" and pre is not None and pre not in _GGUF_PRE_TOKENIZERS:
+        raise UnsupportedModel(f"GGUF pre-tokenizer {pre!r} is not supported")
+    tokenizer = _load(path.parent, gguf_file=path.name)
+    if kind == "gpt2" and pre == "smollm":
+        # transformers does not know this one and falls back on GPT-2's split. The digits come out alike, but
+        # not the white space before them: SmolLM cuts digits off first, so that "\n\n1" keeps its "\n\n".
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    return _write(tokenizer, into)
+
+
+def _load(folder: Path, **options: str) -> Any:
+    # Imported here: it takes seconds, and only a pull that converts needs it.
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **options
+        )
+    except Exception as error:  # whatever transformers trips over, the source is at fault
+        raise ModelSourceError(f"cannot make the tokenizer of {folder}: {error}") from error
+
+
+def _write(tokenizer: Any, into: Path) -> TokenizerFacts:
+    tokenizer.backend_tokenizer.save(str(into / TOKENIZER_FILE))
+    special_tokens = {
+        name: text for name, text in tokenizer.special_tokens_map.items() if isinstance(text, str)
+    }
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    ends = {tokenizer.eos_token_id} - {None}
+    if template:
+        ChatTemplate(template, special_tokens)  # one that does not compile is refused now, not at a request
+        (into / CHAT_TEMPLATE_FILE).write_text(template, "utf-8")
+        vocabulary = tokenizer.get_vocab()
+        ends |= {vocabulary[end] for end in _TURN_ENDS if end in template and end in vocabulary}
+    bos = tokenizer.bos_token_id
+    starts = tokenizer("").input_ids
+    return TokenizerFacts(bos, frozenset(ends), bos is not None and starts[:1] == [bos], special_tokens)
