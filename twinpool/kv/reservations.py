@@ -1,0 +1,291 @@
+"""The life of a decode worker's reservations: pure, with time passed in.
+
+    reserved ──begin──► writing ──written──► written ──admit──► admitted ──evict──► (released)
+       │                   │                    │
+       └─ revoke, expiry ──┼────────────────────┴──► (released)
+                           └─ revoke, expiry ──► quarantined ──written, stopped, connection end──► (released)
+
+An admit may come before `written` and then waits with it. From `writing`, blocks are never freed by time:
+only the writer's own last word, or the end of its connection, proves that no byte follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.messages import Admit, ReleaseReason
+
+
+class Stage(StrEnum):
+    """Where a reservation is in its life."""
+
+    RESERVED = "reserved"
+    WRITING = "writing"
+    WRITTEN = "written"
+    ADMITTED = "admitted"
+    QUARANTINED = "quarantined"
+
+
+LEGAL_STAGES = frozenset(
+    {
+        (Stage.RESERVED, Stage.WRITING),
+        (Stage.WRITING, Stage.WRITTEN),
+        (Stage.WRITING, Stage.QUARANTINED),
+        (Stage.WRITTEN, Stage.ADMITTED),
+    }
+)
+
+OWNER_IN = {
+    Stage.RESERVED: Owner.RESERVATION,
+    Stage.WRITING: Owner.RESERVATION,
+    Stage.WRITTEN: Owner.RESERVATION,
+    Stage.ADMITTED: Owner.ROW,
+    Stage.QUARANTINED: Owner.QUARANTINE,
+}
+
+
+class IllegalStage(RuntimeError):
+    """A reservation was about to skip a stage of its life: a bug."""
+
+
+@dataclass(slots=True)
+class Reservation:
+    """One attempt's blocks on a decode worker. expires_at and since are on the caller's clock."""
+
+    attempt: str
+    writer: str
+    blocks: tuple[int, ...]
+    ttl_s: float
+    expires_at: float
+    stage: Stage = Stage.RESERVED
+    since: float = 0.0
+    admit: Admit | None = None
+    overdue_reported: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopWriter:
+    """Tell the writer to stop; its blocks are quarantined until it answers."""
+
+    writer: str
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowReady:
+    """Both the cache and the router's admit are there: the row may enter the batch."""
+
+    admit: Admit
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The attempt will not become a row, or was not there at all."""
+
+    attempt: str
+    reason: ReleaseReason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksFreed:
+    """Quarantined blocks are free again."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWritten:
+    """A cache of num_blocks has arrived whole, handoff_s after its `begin`."""
+
+    attempt: str
+    num_blocks: int
+    handoff_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOverdue:
+    """A writer keeps quarantined blocks for too long."""
+
+    attempt: str
+    writer: str
+
+
+Effect = StopWriter | RowReady | Dropped | BlocksFreed | CacheWritten | WriterOverdue
+
+
+class Reservations:
+    """All reservations of one decode worker, over its block pool.
+
+    Methods that return effects expect the caller to carry them out in order.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._held: dict[str, Reservation] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def stage(self, attempt: str) -> Stage | None:
+        """The attempt's stage; None if it holds nothing."""
+        held = self._held.get(attempt)
+        return held.stage if held else None
+
+    def count(self, *stages: Stage) -> int:
+        """Reservations in any of these stages."""
+        return sum(held.stage in stages for held in self._held.values())
+
+    def blocks(self, attempt: str, writer: str) -> tuple[int, ...] | None:
+        """The blocks `writer` may write now; None unless the attempt is in `writing` by it."""
+        held = self._held.get(attempt)
+        if held is None or held.writer != writer or held.stage is not Stage.WRITING:
+            return None
+        return held.blocks
+
+    # The router's commands.
+
+    def reserve(self, attempt: str, num_blocks: int, writer: str, ttl_s: float, now: float) -> bool:
+        """Set blocks aside, all or nothing. An attempt already held is refused."""
+        if attempt in self._held:
+            return False
+        blocks = self._pool.allocate(Owner.RESERVATION, attempt, num_blocks)
+        if blocks is None:
+            return False
+        self._held[attempt] = Reservation(attempt, writer, blocks, ttl_s, now + ttl_s, since=now)
+        return True
+
+    def admit(self, admit: Admit, now: float) -> list[Effect]:
+        """Let the row in as soon as its cache is written."""
+        held = self._held.get(admit.attempt)
+        if held is None or held.stage is Stage.QUARANTINED:
+            return [Dropped(admit.attempt, ReleaseReason.GONE)]
+        held.admit = admit
+        return self._enter_if_complete(held, now)
+
+    def revoke(self, attempt: str, now: float) -> list[Effect]:
+        """Give an attempt up that is not in the batch."""
+        held = self._held.get(attempt)
+        if held is None or held.stage is Stage.QUARANTINED:
+            return [Dropped(attempt, ReleaseReason.GONE)]
+        return self._drop(held, ReleaseReason.REVOKED, "", now)
+
+    def evict(self, attempt: str) -> bool:
+        """Free a row's blocks; the caller has taken it out of the batch. False if it holds none."""
+        held = self._held.get(attempt)
+        if held is None or held.stage is not Stage.ADMITTED:
+            return False
+        self._release(held)
+        return True
+
+    def session_lost(self, now: float) -> list[Effect]:
+        """The router is gone: drop all but the rows, which the engine evicts itself."""
+        effects: list[Effect] = []
+        for held in list(self._held.values()):
+            if held.stage not in (Stage.ADMITTED, Stage.QUARANTINED):
+                effects += self._drop(held, ReleaseReason.REVOKED, "router session lost", now)
+        return effects
+
+    # The writer's words.
+
+    def begin(self, attempt: str, writer: str, now: float) -> tuple[int, ...] | None:
+        """The writer wants to start; its blocks, or None if the reservation is not there for it."""
+        held = self._held.get(attempt)
+        if held is None or held.writer != writer or held.stage is not Stage.RESERVED:
+            return None
+        self._advance(held, Stage.WRITING, now)
+        held.expires_at = now + held.ttl_s
+        return held.blocks
+
+    def progress(self, attempt: str, writer: str, now: float) -> None:
+        """The writer is alive and writing; renews the expiry."""
+        if self.blocks(attempt, writer) is not None:
+            held = self._held[attempt]
+            held.expires_at = now + held.ttl_s
+
+    def written(self, attempt: str, writer: str, num_blocks: int, now: float) -> list[Effect]:
+        """The writer's last word: the cache is whole, and no byte follows."""
+        held = self._by_writer(attempt, writer)
+        if held is None:
+            return []
+        if held.stage is Stage.QUARANTINED:
+            return self._leave_quarantine(held)
+        began_at = held.since
+        self._advance(held, Stage.WRITTEN, now)
+        held.expires_at = now + held.ttl_s
+        return [CacheWritten(attempt, num_blocks, now - began_at), *self._enter_if_complete(held, now)]
+
+    def stopped(self, attempt: str, writer: str, detail: str = "the sender stopped") -> list[Effect]:
+        """The writer's last word: the cache is incomplete or damaged, and no byte follows."""
+        held = self._by_writer(attempt, writer)
+        if held is None:
+            return []
+        if held.stage is Stage.QUARANTINED:
+            return self._leave_quarantine(held)
+        self._release(held)
+        return [Dropped(attempt, ReleaseReason.HANDOFF_FAILED, detail)]
+
+    def connection_ended(self, writer: str) -> list[Effect]:
+        """The writer's connection is closed, which proves that no byte follows."""
+        effects: list[Effect] = []
+        for held in list(self._held.values()):
+            if held.writer == writer:
+                effects += self.stopped(held.attempt, writer, "the hand-off connection ended")
+        return effects
+
+    # The clock.
+
+    def expire(self, now: float, quarantine_report_s: float) -> list[Effect]:
+        """Drop what has outlived its time; report quarantines that have lasted too long, once each."""
+        effects: list[Effect] = []
+        for held in list(self._held.values()):
+            if held.stage is Stage.QUARANTINED:
+                if not held.overdue_reported and now - held.since >= quarantine_report_s:
+                    held.overdue_reported = True
+                    effects.append(WriterOverdue(held.attempt, held.writer))
+            elif held.stage is not Stage.ADMITTED and now >= held.expires_at:
+                effects += self._drop(held, ReleaseReason.EXPIRED, f"no progress for {held.ttl_s:g} s", now)
+        return effects
+
+    def __iter__(self) -> Iterator[Reservation]:
+        return iter(self._held.values())
+
+    def _by_writer(self, attempt: str, writer: str) -> Reservation | None:
+        held = self._held.get(attempt)
+        if held is None or held.writer != writer:
+            return None
+        return held if held.stage in (Stage.WRITING, Stage.QUARANTINED) else None
+
+    def _enter_if_complete(self, held: Reservation, now: float) -> list[Effect]:
+        if held.stage is not Stage.WRITTEN or held.admit is None:
+            return []
+        self._pool.transfer(held.blocks, held.attempt, Owner.RESERVATION, Owner.ROW)
+        self._advance(held, Stage.ADMITTED, now)
+        return [RowReady(held.admit, held.blocks)]
+
+    def _drop(self, held: Reservation, reason: ReleaseReason, detail: str, now: float) -> list[Effect]:
+        dropped = Dropped(held.attempt, reason, detail)
+        if held.stage is not Stage.WRITING:
+            self._release(held)
+            return [dropped]
+        self._pool.transfer(held.blocks, held.attempt, Owner.RESERVATION, Owner.QUARANTINE)
+        self._advance(held, Stage.QUARANTINED, now)
+        return [dropped, StopWriter(held.writer, held.attempt)]
+
+    def _leave_quarantine(self, held: Reservation) -> list[Effect]:
+        self._release(held)
+        return [BlocksFreed(held.attempt)]
+
+    def _release(self, held: Reservation) -> None:
+        self._pool.free(held.blocks, held.attempt, OWNER_IN[held.stage])
+        del self._held[held.attempt]
+
+    def _advance(self, held: Reservation, stage: Stage, now: float) -> None:
+        if (held.stage, stage) not in LEGAL_STAGES:
+            raise IllegalStage(f"attempt {held.attempt}: {held.stage} to {stage}")
+        held.stage = stage
+        held.since = now
