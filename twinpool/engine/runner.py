@@ -1,0 +1,123 @@
+"""The engine of one worker: turns chunks and rows into tokens over the worker's own cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from twinpool.engine import sampler
+from twinpool.engine.attention import Segment
+from twinpool.engine.attention_plan import StepPlan
+from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
+from twinpool.engine.model import LlamaModel, row_multiple
+from twinpool.engine.torch_attention import TorchAttention
+from twinpool.engine.weights import load_weights
+from twinpool.errors import ModelSourceError
+from twinpool.kv.layout import KvLayout
+from twinpool.kv.storage import TORCH_DTYPES, KvStorage
+from twinpool.model.config import ModelConfig, PreparedModel
+from twinpool.types import RowParams
+
+
+def set_threads(num_threads: int) -> None:
+    """Set the compute threads of this process; call it before the engine is loaded."""
+    torch.set_num_threads(num_threads)
+
+
+def cache_layout(config: ModelConfig, *, block_size: int, dtype: str) -> KvLayout:
+    """The cache layout of a model; dtype is float32 or bfloat16, of weights and cache alike."""
+    return KvLayout(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=block_size,
+        dtype=dtype,
+    )
+
+
+class Engine:
+    """Computes steps in the caller's thread, one at a time.
+
+    It owns the weights, and writes into blocks of the storage that the caller lists and owns. Inputs are
+    trusted: the router has checked ids, lengths and block tables before.
+    """
+
+    def __init__(self, model: LlamaModel[StepPlan], storage: KvStorage) -> None:
+        self.model = model
+        self.storage = storage
+
+    @classmethod
+    def load(cls, model: PreparedModel, storage: KvStorage, *, deterministic: bool = False) -> Self:
+        """Read the weights in the storage's dtype.
+
+        deterministic: make rows independent of their batch in bfloat16 too; in float32 they always are.
+        Raises ModelSourceError where the weights are damaged, or the storage is not for this model.
+        """
+        layout = storage.layout
+        if layout != cache_layout(model.config, block_size=layout.block_size, dtype=layout.dtype):
+            raise ModelSourceError(f"a cache of {layout} does not fit model {model.name}")
+        exact = deterministic or layout.dtype == "float32"
+        weights = load_weights(model.weights_file, model.config, TORCH_DTYPES[layout.dtype], exact=exact)
+        attention = TorchAttention(storage)
+        return cls(LlamaModel(model.config, weights, attention, row_multiple(exact=exact)), storage)
+
+    def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
+        """Compute chunks of different prompts; returns each one's token, None where `sample` is None."""
+        segments = [
+            Segment(len(chunk.token_ids), chunk.start + len(chunk.token_ids), chunk.block_table)
+            for chunk in chunks
+        ]
+        samples = [chunk.sample for chunk in chunks]
+        return self._step([token for chunk in chunks for token in chunk.token_ids], segments, samples)
+
+    def decode(self, rows: Sequence[DecodeRow]) -> list[int]:
+        """Compute one decode step; returns one token per row, in the rows' order."""
+        # Rows of like length are attended together where they are neighbours.
+        order = sorted(range(len(rows)), key=lambda index: rows[index].position)
+        batch = [rows[index] for index in order]
+        segments = [Segment(1, row.position + 1, row.block_table) for row in batch]
+        logits = self._forward([row.token_id for row in batch], segments, range(len(batch)))
+        tokens = [0] * len(rows)
+        for index, token in zip(order, sampler.sample(logits, [row.sample for row in batch]), strict=True):
+            tokens[index] = token
+        return tokens
+
+    def warm_up(self) -> None:
+        """Run a prefill and a decode step on the first blocks, which must be free; no result is kept.
+
+        The first steps of a process are slow: libraries choose kernels, and buffers are allocated.
+        """
+        layout, storage = self.storage.layout, self.storage
+        num_tokens = min(256, storage.num_blocks * layout.block_size - 1)
+        table = range(layout.blocks_for(num_tokens + 1))
+        row = SamplingRow(RowParams(max_tokens=1, temperature=0.0), 0, num_tokens)
+        half = num_tokens // 2
+        self.prefill([PrefillChunk([0] * half, 0, table)])
+        self.prefill([PrefillChunk([0] * (num_tokens - half), half, table, row)])
+        self.decode([DecodeRow(0, num_tokens, table, row)] * 2)
+
+    def _step(
+        self,
+        token_ids: Sequence[int],
+        segments: Sequence[Segment],
+        samples: Sequence[SamplingRow | None],
+    ) -> list[int | None]:
+        wanted, ends, end = [], [], 0
+        for segment, row in zip(segments, samples, strict=True):
+            end += segment.num_new
+            if row is not None:
+                wanted.append(row)
+                ends.append(end - 1)
+        tokens = iter(sampler.sample(self._forward(token_ids, segments, ends), wanted))
+        return [None if row is None else next(tokens) for row in samples]
+
+    def _forward(
+        self, token_ids: Sequence[int], segments: Sequence[Segment], logit_rows: Sequence[int]
+    ) -> Tensor:
+        positions: list[int] = []
+        for segment in segments:
+            positions.extend(range(segment.context_tokens - segment.num_new, segment.context_tokens))
+        return self.model.forward(token_ids, positions, segments, logit_rows)

@@ -1,0 +1,102 @@
+"""Attention over the paged cache in plain torch operations: gather a context's blocks, then attend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from twinpool.engine.attention import Segment
+from twinpool.engine.attention_plan import Chunk, DecodeGroup, StepPlan, StepPlanner
+from twinpool.kv.storage import KvStorage
+
+_QUERY_TILE = 64
+"""Queries of a chunk whose scores exist at a time."""
+
+
+class TorchAttention:
+    """Grouped- and multi-query attention; heads that share keys are folded into the query dimension.
+
+    Contexts are gathered into one reused buffer, never concatenated. What a row is padded to changes no bit
+    of its result here where block_size is a multiple of 16, and less than 1e-6 of it elsewhere.
+
+    Two products and a softmax beat torch's fused attention on this repository's reference machine (Zen 4):
+    at 16 rows of 544 tokens in bfloat16 by three to one, in chunks of 256 tokens by a third. In bfloat16 the
+    scores are rounded, too; against float32, the mean divergence of next tokens stays at 0.0013 either way.
+    """
+
+    def __init__(self, storage: KvStorage) -> None:
+        layout, dtype = storage.layout, storage.tensor.dtype
+        self._storage = storage
+        self._planner = StepPlanner(layout, dtype)
+        self._slots = storage.tensor.view(-1, layout.head_dim)
+        self._runs = storage.tensor.view(-1, layout.block_size * layout.head_dim)
+        self._buffer = torch.empty(0, dtype=dtype)
+        self._scale = 1.0 / math.sqrt(layout.head_dim)
+        self._causal = torch.full((_QUERY_TILE, _QUERY_TILE), -math.inf, dtype=dtype).triu_(1).unsqueeze(1)
+
+    def plan(self, segments: Sequence[Segment]) -> StepPlan:
+        """Lay out a step, and clear the blocks it begins.
+
+        A cleared tail keeps what a block's former owner left (another row's numbers, or bytes that a broken
+        hand-off damaged into NaN) from reaching a sum as weight 0 times NaN.
+        """
+        self._storage.clear_blocks(self._planner.fresh_blocks(segments))
+        return self._planner.plan(segments)
+
+    def attend(self, plan: StepPlan, layer: int, q: Tensor, kv: Tensor, out: Tensor) -> None:
+        """See AttentionBackend."""
+        self._slots.index_copy_(0, plan.slots[layer], kv.reshape(-1, kv.shape[-1]))
+        scaled = q * self._scale
+        for part in plan.parts:
+            rows = slice(part.first, part.first + part.num_rows)
+            if isinstance(part, DecodeGroup):
+                self._attend_group(part, layer, scaled[rows], out[rows])
+            else:
+                self._attend_chunk(part, layer, scaled[rows], kv[rows], out[rows])
+
+    def _attend_group(self, group: DecodeGroup, layer: int, q: Tensor, out: Tensor) -> None:
+        rows, _, head_dim = q.shape
+        keys, values = self._gather(group.runs[layer], rows, group.padded_tokens)
+        scores = torch.matmul(q.view(rows, keys.shape[1], -1, head_dim), keys.transpose(-1, -2))
+        weights = torch.softmax(scores.add_(group.mask), dim=-1)
+        out.copy_(torch.matmul(weights, values).view(out.shape))
+
+    def _attend_chunk(self, chunk: Chunk, layer: int, q: Tensor, kv: Tensor, out: Tensor) -> None:
+        if chunk.runs is None:
+            keys, values = kv.transpose(0, 1).chunk(2)
+        else:
+            gathered_keys, gathered_values = self._gather(chunk.runs[layer], 1, chunk.padded_tokens)
+            keys, values = gathered_keys[0], gathered_values[0]
+        for first in range(0, chunk.num_rows, _QUERY_TILE):
+            end = min(first + _QUERY_TILE, chunk.num_rows)
+            context = chunk.start + end
+            self._attend_tile(q[first:end], keys[:, :context], values[:, :context], out[first:end])
+
+    def _attend_tile(self, q: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
+        """The last len(q) tokens of a context attend over it.
+
+        q, out: `[rows, num_heads, head_dim]`. keys, values: `[num_kv_heads, context tokens, head_dim]`.
+        """
+        rows, _, head_dim = q.shape
+        kv_heads, context, _ = keys.shape
+        folded = q.view(rows, kv_heads, -1, head_dim).transpose(0, 1).reshape(kv_heads, -1, head_dim)
+        scores = torch.bmm(folded, keys.transpose(1, 2))
+        # All queries see all but the tile's own keys.
+        own = scores.view(kv_heads, rows, -1, context)[..., context - rows :]
+        own.add_(self._causal[:rows, :, :rows])
+        mixed = torch.bmm(torch.softmax(scores, dim=-1), values)
+        out.view(rows, kv_heads, -1, head_dim).copy_(mixed.view(kv_heads, rows, -1, head_dim).transpose(0, 1))
+
+    def _gather(self, runs: Tensor, rows: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """Copy contexts out of the cache; returns K and V, each `[rows, num_kv_heads, tokens, head_dim]`."""
+        layout = self._storage.layout
+        size = runs.numel() * layout.block_size * layout.head_dim
+        if self._buffer.numel() < size:
+            self._buffer = torch.empty(size, dtype=self._buffer.dtype)
+        target = self._buffer[:size].view(runs.numel(), -1)
+        torch.index_select(self._runs, 0, runs, out=target)
+        keys, values = target.view(2, rows, layout.num_kv_heads, tokens, layout.head_dim)
+        return keys, values
