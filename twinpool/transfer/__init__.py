@@ -1,0 +1,1 @@
+"""The hand-off: the port through which caches move from prefill to decode workers, and its transports."""

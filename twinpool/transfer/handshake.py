@@ -1,0 +1,46 @@
+"""What the two ends of a pair check before they trust each other with memory."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twinpool.engine.fingerprint import Fingerprint, first_difference
+from twinpool.transfer.port import HandoffRefused
+
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One end of a pair: its incarnation, the cluster's secret, and how its cache is laid out."""
+
+    incarnation: str
+    secret: str
+    fingerprint: Fingerprint
+
+    def hello(self) -> dict[str, Any]:
+        """The opening message of the sender."""
+        return {
+            "protocol": PROTOCOL_VERSION,
+            "secret": self.secret,
+            "incarnation": self.incarnation,
+            "fingerprint": dict(self.fingerprint),
+        }
+
+    def check(self, hello: Mapping[str, Any]) -> str:
+        """The other end's incarnation. Raises HandoffRefused, naming the field that differs."""
+        if hello.get("protocol") != PROTOCOL_VERSION:
+            raise HandoffRefused(f"protocol {hello.get('protocol')!r}, not {PROTOCOL_VERSION}")
+        if not hmac.compare_digest(str(hello.get("secret", "")).encode(), self.secret.encode()):
+            raise HandoffRefused("wrong cluster secret")
+        theirs = hello.get("fingerprint")
+        if not isinstance(theirs, Mapping):
+            raise HandoffRefused("no fingerprint")
+        field = first_difference(self.fingerprint, theirs)
+        if field is not None:
+            ours = self.fingerprint.get(field)
+            raise HandoffRefused(f"{field} differs: {theirs.get(field)!r} here, {ours!r} there")
+        return str(hello.get("incarnation", ""))

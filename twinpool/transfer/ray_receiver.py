@@ -1,0 +1,197 @@
+"""The receiver of the `ray` transport: copies chunks out of the object store into its own blocks.
+
+Senders speak through actor calls, which may overtake one another: every push is counted, and `written` says
+how many there were. The receiver is the writer here, so revoked blocks are free as soon as its own copies
+into them have ended, and late chunks find no reservation and are dropped.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+
+from twinpool.kv.storage import KvStorage
+from twinpool.transfer.handshake import Identity
+from twinpool.transfer.port import HandoffRefused, ReceiverEvents
+
+GET_TIMEOUT_S = 30.0
+STOPPED = "stopped"
+
+Chunk = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+"""Whole blocks, `[num_blocks, block_bytes]`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Arriving:
+    """One attempt. last_word: pushes to expect, and checksums, once `written` came."""
+
+    writer: str
+    attempt: str
+    blocks: tuple[int, ...] = ()
+    num_copying: int = 0
+    num_copied: int = 0
+    num_blocks: int = 0
+    last_word: tuple[int, list[int]] | None = None
+    stopped: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will be copied: given up, or all there."""
+        if self.num_copying:
+            return False
+        return self.stopped or (self.last_word is not None and self.num_copied >= self.last_word[0])
+
+
+class RayReceiver:
+    """The decode side of all `ray` pairs; see `HandoffReceiver`. Words come from several threads at once.
+
+    The lock is held neither while copying nor while the decode worker is told: that one calls `stop` under a
+    lock of its own.
+    """
+
+    def __init__(self, identity: Identity, storage: KvStorage, events: ReceiverEvents) -> None:
+        self._identity = identity
+        self._events = events
+        self._bytes: Chunk = storage.block_bytes_view().numpy()
+        self._lock = threading.Lock()
+        self._writers: dict[str, str] = {}
+        self._arriving: dict[tuple[str, str], _Arriving] = {}
+
+    def stop(self, writer: str, attempt: str) -> None:
+        """No message is needed: the attempt's next push is told."""
+        self._stopped(writer, attempt)
+
+    def close(self) -> None:
+        with self._lock:
+            self._writers.clear()
+            left = list(self._arriving)
+        for writer, attempt in left:
+            self._stopped(writer, attempt)
+
+    def hear(self, word: str, *arguments: Any) -> Any:
+        """One word of a sender; what it returns is the answer.
+
+        join(hello) answers the name of the new pair, under which that sender says all else.
+        """
+        if word == "join":
+            return self._join(*arguments)
+        pair, *rest = arguments
+        with self._lock:
+            writer = self._writers.get(pair, "")
+        match word:
+            case "leave":
+                return self._leave(pair)
+            case "begin":
+                return self._begin(writer, *rest)
+            case "push":
+                return self._push(writer, *rest)
+            case "written":
+                return self._written(writer, *rest)
+            case "stopped":
+                return self._stopped(writer, *rest)
+            case _:
+                raise ValueError(f"unknown word {word!r}")
+
+    def _join(self, hello: dict[str, Any]) -> dict[str, str]:
+        try:
+            writer = self._identity.check(hello)
+        except HandoffRefused as refusal:
+            return {"error": str(refusal)}
+        # A sender that joins anew has given its older pair up, and its `leave` may be late.
+        with self._lock:
+            older = [pair for pair, owner in self._writers.items() if owner == writer]
+        for pair in older:
+            self._leave(pair)
+        pair = secrets.token_hex(8)
+        with self._lock:
+            self._writers[pair] = writer
+        return {"incarnation": self._identity.incarnation, "pair": pair}
+
+    def _leave(self, pair: str) -> None:
+        with self._lock:
+            writer = self._writers.pop(pair, None)
+            left = [key for key in self._arriving if key[0] == writer]
+        for key in left:
+            self._stopped(*key)
+
+    def _begin(self, writer: str, attempt: str) -> bool:
+        arriving = _Arriving(writer, attempt)
+        with self._lock:
+            if not writer or (writer, attempt) in self._arriving:
+                return False
+            # There before the reservation opens: it may be revoked as soon as that.
+            self._arriving[writer, attempt] = arriving
+        blocks = self._events.begin(writer, attempt)
+        with self._lock:
+            arriving.blocks = blocks or ()
+            if blocks is None:
+                self._arriving.pop((writer, attempt), None)
+            given_up = self._arriving.get((writer, attempt)) is not arriving
+        if given_up and blocks is not None:
+            self._events.stopped(writer, attempt)
+        return not given_up
+
+    def _push(self, writer: str, attempt: str, first: int, references: list[Any]) -> str:
+        """Copy one chunk; references holds one object, nested so that Ray passes it unread."""
+        chunk: Chunk = ray.get(references[0], timeout=GET_TIMEOUT_S)
+        with self._lock:
+            arriving = self._arriving.get((writer, attempt))
+            if arriving is None or arriving.stopped:
+                return STOPPED
+            arriving.num_copying += 1
+        whole = False
+        try:
+            targets = arriving.blocks[first : first + len(chunk)]
+            for target, block in zip(targets, chunk, strict=True):
+                self._bytes[target] = block
+            self._events.progress(writer, attempt)
+            whole = True
+        finally:
+            with self._lock:
+                arriving.num_copying -= 1
+                if whole:
+                    arriving.num_copied += 1
+                    arriving.num_blocks += len(chunk)
+                ended = self._take_if_ended(arriving)
+            self._report(arriving, ended)
+        return ""
+
+    def _written(self, writer: str, attempt: str, num_pushes: int, checksums: list[int]) -> None:
+        with self._lock:
+            arriving = self._arriving.get((writer, attempt))
+            if arriving is None:
+                return
+            arriving.last_word = (num_pushes, checksums)
+            ended = self._take_if_ended(arriving)
+        self._report(arriving, ended)
+
+    def _stopped(self, writer: str, attempt: str) -> None:
+        """Let no further copy start; the last one in progress, if any, reports the end."""
+        with self._lock:
+            arriving = self._arriving.get((writer, attempt))
+            if arriving is None:
+                return
+            arriving.stopped = True
+            ended = self._take_if_ended(arriving)
+        self._report(arriving, ended)
+
+    def _take_if_ended(self, arriving: _Arriving) -> bool:
+        """With the lock: forget an attempt that has ended; True for the one caller that is to report it."""
+        if not arriving.ended or self._arriving.get((arriving.writer, arriving.attempt)) is not arriving:
+            return False
+        del self._arriving[arriving.writer, arriving.attempt]
+        return True
+
+    def _report(self, arriving: _Arriving, ended: bool) -> None:
+        if not ended:
+            return
+        if arriving.stopped or arriving.last_word is None:
+            self._events.stopped(arriving.writer, arriving.attempt)
+        else:
+            _, checksums = arriving.last_word
+            self._events.written(arriving.writer, arriving.attempt, arriving.num_blocks, checksums)

@@ -1,0 +1,233 @@
+"""The sender of the `shm` transport: writes straight into the decode worker's reserved blocks.
+
+The decode pool is mapped into this process; a UNIX socket carries the words (`twinpool.transfer.port`).
+Every copy runs under its attempt's lock and checks there that the attempt has not ended, so `stopped`
+waits for a copy in progress and for nothing else, and no byte follows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from twinpool.kv.layout import KvLayout
+from twinpool.kv.storage import KvStorage, copy_blocks
+from twinpool.transfer.framing import (
+    bound_sends,
+    receive_frame,
+    receive_frame_with_descriptor,
+    send_frame,
+)
+from twinpool.transfer.handshake import Identity
+from twinpool.transfer.port import HandoffRefused, SenderEvents
+from twinpool.transfer.shared_memory import map_shared
+
+log = logging.getLogger(__name__)
+SEND_TIMEOUT_S = 2.0
+"""A receiver that takes no message for so long is stuck: the pair breaks rather than hold the engine up."""
+
+
+@dataclass(slots=True)
+class _Handoff:
+    """One attempt on this connection. ended: its last word is said; no copy may start."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    targets: tuple[int, ...] = ()
+    num_pushed: int = 0
+    checksums: dict[int, int] = field(default_factory=dict)
+    ended: bool = False
+
+
+class ShmSender:
+    """One pair's sender; see `HandoffSender`. Made by `connect_shm`."""
+
+    transport = "shm"
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        decode: str,
+        source: KvStorage,
+        target: KvStorage,
+        events: SenderEvents,
+        checksum: bool,
+    ) -> None:
+        self._sock = sock
+        self._decode = decode
+        self._source = source
+        self._target = target
+        self._events = events
+        self._checksum = checksum
+        self._send_lock = threading.Lock()
+        self._handoffs: dict[str, _Handoff] = {}
+        self._closed = False
+        # Nothing may be said, and no copy may start, any more: set before the socket is closed.
+        self._over = False
+        self._reader = threading.Thread(target=self._read, name=f"handoff-to-{decode}", daemon=True)
+        self._reader.start()
+
+    def begin(self, attempt: str) -> None:
+        self._handoffs[attempt] = _Handoff()
+        self._send({"begin": attempt})
+
+    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
+        handoff = self._handoffs.get(attempt)
+        if handoff is None:
+            return False
+        with handoff.lock:
+            if handoff.ended or self._over:
+                return False
+            targets = handoff.targets[first : first + len(source_blocks)]
+            if len(targets) < len(source_blocks):
+                raise ValueError(f"attempt {attempt} reserved {len(handoff.targets)} blocks and has more")
+            copy_blocks(self._source, source_blocks, self._target, targets)
+            handoff.num_pushed += len(source_blocks)
+            if self._checksum:
+                for index, block in enumerate(source_blocks, first):
+                    handoff.checksums[index] = self._source.block_checksum(block)
+            return self._send({"progress": attempt})
+
+    def written(self, attempt: str) -> bool:
+        handoff = self._handoffs.get(attempt)
+        if handoff is None:
+            return False
+        checksums = [handoff.checksums[index] for index in sorted(handoff.checksums)]
+        last_word = {"written": attempt, "blocks": handoff.num_pushed, "checksums": checksums}
+        return self._end(attempt, handoff, last_word)
+
+    def stopped(self, attempt: str) -> None:
+        handoff = self._handoffs.get(attempt)
+        if handoff is not None:
+            self._end(attempt, handoff, {"stopped": attempt})
+
+    def close(self) -> None:
+        self._closed = True
+        self._end_all()
+        with self._send_lock, contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        if threading.current_thread() is not self._reader:
+            self._reader.join(SEND_TIMEOUT_S)
+
+    def _end(self, attempt: str, handoff: _Handoff, last_word: dict[str, Any]) -> bool:
+        """Say an attempt's last word; False if that was said before, or cannot be said any more."""
+        with handoff.lock:
+            if handoff.ended:
+                return False
+            handoff.ended = True
+            said = self._send(last_word)
+        self._handoffs.pop(attempt, None)
+        return said
+
+    def _end_all(self) -> None:
+        """Let no copy start any more, and wait for those in progress."""
+        self._over = True
+        for attempt, handoff in list(self._handoffs.items()):
+            with handoff.lock:
+                handoff.ended = True
+            self._handoffs.pop(attempt, None)
+
+    def _send(self, message: dict[str, Any]) -> bool:
+        """Whether the message went out. If not, the reader ends the connection and reports it."""
+        with self._send_lock:
+            if self._over:
+                return False
+            try:
+                send_frame(self._sock, message)
+            except OSError as error:
+                log.warning("hand-off connection to %s: %s", self._decode, error)
+                self._over = True
+                # Wakes our reader and tells the receiver nothing: another attempt's copy may be in progress,
+                # and the receiver takes the connection's end as proof that there is none.
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RD)
+                return False
+        return True
+
+    def _read(self) -> None:
+        reason = "the decode worker closed the connection"
+        try:
+            while (message := receive_frame(self._sock)) is not None:
+                self._hear(message)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = f"the connection failed: {error}"
+        finally:
+            self._end_all()
+            # Only now: the end of the connection tells the receiver that no byte follows. Under the lock, so
+            # that no send meets a descriptor that is another file's by then.
+            with self._send_lock:
+                self._sock.close()
+        if not self._closed:
+            self._events.pair_broken(self._decode, reason)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "accepted" in message:
+            attempt = str(message["accepted"])
+            handoff = self._handoffs.get(attempt)
+            if handoff is not None:
+                handoff.targets = tuple(message["blocks"])
+                self._events.accepted(attempt)
+        elif "refused" in message:
+            attempt = str(message["refused"])
+            self._handoffs.pop(attempt, None)
+            self._events.refused(attempt)
+        elif "stop" in message:
+            attempt = str(message["stop"])
+            handoff = self._handoffs.get(attempt)
+            if handoff is not None and self._end(attempt, handoff, {"stopped": attempt}):
+                self._events.stop_requested(attempt)
+
+
+def connect_shm(
+    path: str,
+    decode: str,
+    identity: Identity,
+    source: KvStorage,
+    events: SenderEvents,
+    *,
+    checksum: bool,
+    timeout_s: float,
+) -> ShmSender:
+    """Open, check and warm a pair's connection.
+
+    Raises OSError where the socket cannot be reached (another host), HandoffRefused where the other side
+    does not agree, ValueError where it does not speak this protocol.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(path)
+        send_frame(sock, identity.hello())
+        answer, descriptor = receive_frame_with_descriptor(sock)
+        target = _map_pool(answer, descriptor, decode, source.layout)
+        # Bounds the sends; the reader waits without end, as silence is no fault.
+        sock.settimeout(None)
+        bound_sends(sock, SEND_TIMEOUT_S)
+        return ShmSender(sock, decode, source, target, events, checksum)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _map_pool(
+    answer: dict[str, Any] | None, descriptor: int | None, decode: str, layout: KvLayout
+) -> KvStorage:
+    """The decode pool of whoever answered; the descriptor is closed in any case."""
+    try:
+        if answer is None:
+            raise HandoffRefused("the decode worker closed the connection")
+        if descriptor is None or "error" in answer:
+            raise HandoffRefused(str(answer.get("error", "no shared memory came")))
+        if answer.get("incarnation") != decode:
+            raise HandoffRefused(f"incarnation {answer.get('incarnation')!r} answered for {decode!r}")
+        num_blocks = int(answer["num_blocks"])
+        mapping = map_shared(descriptor, num_blocks * layout.block_bytes)
+        return KvStorage(layout, num_blocks, buffer=mapping)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
