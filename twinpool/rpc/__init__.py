@@ -1,0 +1,1 @@
+"""The session between the router and its workers."""

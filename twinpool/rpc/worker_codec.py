@@ -1,0 +1,321 @@
+"""Turns what router and workers say to each other into protobuf and back; the only module that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from twinpool import messages as m
+from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
+from twinpool.v1 import worker_pb2 as pb
+
+_OUTCOME_TO_PB = {
+    m.PrefillOutcome.DONE: pb.PREFILL_OUTCOME_DONE,
+    m.PrefillOutcome.STOPPED: pb.PREFILL_OUTCOME_STOPPED,
+    m.PrefillOutcome.REFUSED: pb.PREFILL_OUTCOME_REFUSED,
+    m.PrefillOutcome.PAIR_LOST: pb.PREFILL_OUTCOME_PAIR_LOST,
+    m.PrefillOutcome.FAILED: pb.PREFILL_OUTCOME_FAILED,
+}
+_OUTCOME_FROM_PB = {value: key for key, value in _OUTCOME_TO_PB.items()}
+
+_REASON_TO_PB = {
+    m.ReleaseReason.EVICTED: pb.RELEASE_REASON_EVICTED,
+    m.ReleaseReason.REVOKED: pb.RELEASE_REASON_REVOKED,
+    m.ReleaseReason.EXPIRED: pb.RELEASE_REASON_EXPIRED,
+    m.ReleaseReason.HANDOFF_FAILED: pb.RELEASE_REASON_HANDOFF_FAILED,
+    m.ReleaseReason.GONE: pb.RELEASE_REASON_GONE,
+    m.ReleaseReason.FAILED: pb.RELEASE_REASON_FAILED,
+}
+_REASON_FROM_PB = {value: key for key, value in _REASON_TO_PB.items()}
+
+_POOLS: dict[str, Pool] = {pool.value: pool for pool in Pool}
+_FINISH_REASONS: dict[str, FinishReason] = {reason.value: reason for reason in FinishReason}
+
+Wire = TypeVar("Wire")
+Value = TypeVar("Value")
+
+
+class UnknownMessage(ValueError):
+    """The other side said something this version does not know."""
+
+
+def command_to_pb(command: m.Command) -> pb.SessionRequest:
+    """A router's command, for the wire."""
+    match command:
+        case m.JoinPair(decode, endpoint):
+            return pb.SessionRequest(join_pair=pb.JoinPair(decode=decode, endpoint=_endpoint_to_pb(endpoint)))
+        case m.LeavePair(decode):
+            return pb.SessionRequest(leave_pair=pb.LeavePair(decode=decode))
+        case m.Prefill():
+            return pb.SessionRequest(prefill=_prefill_to_pb(command))
+        case m.CancelPrefill(attempt):
+            return pb.SessionRequest(cancel_prefill=pb.CancelPrefill(attempt=attempt))
+        case m.Reserve(attempt, num_tokens, writer, ttl_s):
+            return pb.SessionRequest(
+                reserve=pb.Reserve(attempt=attempt, num_tokens=num_tokens, writer=writer, ttl_s=ttl_s)
+            )
+        case m.Revoke(attempt):
+            return pb.SessionRequest(revoke=pb.Revoke(attempt=attempt))
+        case m.Admit():
+            return pb.SessionRequest(admit=_admit_to_pb(command))
+        case m.Evict(attempt):
+            return pb.SessionRequest(evict=pb.Evict(attempt=attempt))
+
+
+def command_from_pb(request: pb.SessionRequest) -> m.Command:
+    """A router's command, off the wire. Raises UnknownMessage."""
+    match request.WhichOneof("command"):
+        case "join_pair":
+            return m.JoinPair(request.join_pair.decode, _endpoint_from_pb(request.join_pair.endpoint))
+        case "leave_pair":
+            return m.LeavePair(request.leave_pair.decode)
+        case "prefill":
+            return _prefill_from_pb(request.prefill)
+        case "cancel_prefill":
+            return m.CancelPrefill(request.cancel_prefill.attempt)
+        case "reserve":
+            reserve = request.reserve
+            return m.Reserve(reserve.attempt, reserve.num_tokens, reserve.writer, reserve.ttl_s)
+        case "revoke":
+            return m.Revoke(request.revoke.attempt)
+        case "admit":
+            return _admit_from_pb(request.admit)
+        case "evict":
+            return m.Evict(request.evict.attempt)
+        case other:
+            raise UnknownMessage(f"unknown command {other!r}")
+
+
+def event_to_pb(event: m.Event) -> pb.SessionResponse:
+    """A worker's event, for the wire."""
+    match event:
+        case m.Hello():
+            return pb.SessionResponse(hello=_hello_to_pb(event))
+        case m.PairJoined(decode, transport):
+            return pb.SessionResponse(pair_joined=pb.PairJoined(decode=decode, transport=transport))
+        case m.PairBroken(decode, reason):
+            return pb.SessionResponse(pair_broken=pb.PairBroken(decode=decode, reason=reason))
+        case m.FirstToken():
+            return pb.SessionResponse(first_token=_first_token_to_pb(event))
+        case m.PrefillEnded(attempt, outcome, detail, load):
+            ended = pb.PrefillEnded(
+                attempt=attempt, outcome=_OUTCOME_TO_PB[outcome], detail=detail, load=_load_to_pb(load)
+            )
+            return pb.SessionResponse(prefill_ended=ended)
+        case m.Granted(attempt, load):
+            return pb.SessionResponse(granted=pb.Granted(attempt=attempt, load=_load_to_pb(load)))
+        case m.Refused(attempt, load):
+            return pb.SessionResponse(refused=pb.Refused(attempt=attempt, load=_load_to_pb(load)))
+        case m.Written(attempt, num_bytes, handoff_s):
+            written = pb.Written(attempt=attempt, num_bytes=num_bytes, handoff_s=handoff_s)
+            return pb.SessionResponse(written=written)
+        case m.Released(attempt, reason, detail, load):
+            released = pb.Released(
+                attempt=attempt, reason=_REASON_TO_PB[reason], detail=detail, load=_load_to_pb(load)
+            )
+            return pb.SessionResponse(released=released)
+        case m.StepDone():
+            return pb.SessionResponse(step_done=_step_to_pb(event))
+        case m.QuarantineOverdue(attempt, writer):
+            return pb.SessionResponse(quarantine_overdue=pb.QuarantineOverdue(attempt=attempt, writer=writer))
+        case m.LoadReport():
+            return pb.SessionResponse(load=_load_to_pb(event))
+
+
+def event_from_pb(response: pb.SessionResponse) -> m.Event:
+    """A worker's event, off the wire. Raises UnknownMessage."""
+    match response.WhichOneof("event"):
+        case "hello":
+            return _hello_from_pb(response.hello)
+        case "pair_joined":
+            return m.PairJoined(response.pair_joined.decode, response.pair_joined.transport)
+        case "pair_broken":
+            return m.PairBroken(response.pair_broken.decode, response.pair_broken.reason)
+        case "first_token":
+            return _first_token_from_pb(response.first_token)
+        case "prefill_ended":
+            ended = response.prefill_ended
+            outcome = _known(_OUTCOME_FROM_PB, ended.outcome, "prefill outcome")
+            return m.PrefillEnded(ended.attempt, outcome, ended.detail, _load_from_pb(ended.load))
+        case "granted":
+            return m.Granted(response.granted.attempt, _load_from_pb(response.granted.load))
+        case "refused":
+            return m.Refused(response.refused.attempt, _load_from_pb(response.refused.load))
+        case "written":
+            written = response.written
+            return m.Written(written.attempt, written.num_bytes, written.handoff_s)
+        case "released":
+            gone = response.released
+            reason = _known(_REASON_FROM_PB, gone.reason, "release reason")
+            return m.Released(gone.attempt, reason, gone.detail, _load_from_pb(gone.load))
+        case "step_done":
+            return _step_from_pb(response.step_done)
+        case "quarantine_overdue":
+            return m.QuarantineOverdue(
+                response.quarantine_overdue.attempt, response.quarantine_overdue.writer
+            )
+        case "load":
+            return _load_from_pb(response.load)
+        case other:
+            raise UnknownMessage(f"unknown event {other!r}")
+
+
+def _known(values: Mapping[Wire, Value], wire: Wire, name: str) -> Value:
+    if wire not in values:
+        raise UnknownMessage(f"unknown {name} {wire!r}")
+    return values[wire]
+
+
+def _finish_from_pb(reason: str) -> FinishReason | None:
+    return _known(_FINISH_REASONS, reason, "finish reason") if reason else None
+
+
+def _params_to_pb(params: RowParams) -> pb.RowParams:
+    return pb.RowParams(
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        seed=params.seed,
+        ignore_eos=params.ignore_eos,
+    )
+
+
+def _params_from_pb(params: pb.RowParams) -> RowParams:
+    return RowParams(
+        params.max_tokens, params.temperature, params.top_k, params.top_p, params.seed, params.ignore_eos
+    )
+
+
+def _endpoint_to_pb(endpoint: HandoffEndpoint) -> pb.HandoffEndpoint:
+    return pb.HandoffEndpoint(unix_path=endpoint.unix_path, actor_name=endpoint.actor_name)
+
+
+def _endpoint_from_pb(endpoint: pb.HandoffEndpoint) -> HandoffEndpoint:
+    return HandoffEndpoint(endpoint.unix_path, endpoint.actor_name)
+
+
+def _prefill_to_pb(prefill: m.Prefill) -> pb.Prefill:
+    return pb.Prefill(
+        attempt=prefill.attempt,
+        choice_index=prefill.choice_index,
+        prompt_ids=prefill.prompt_ids,
+        output_ids=prefill.output_ids,
+        params=_params_to_pb(prefill.params),
+        decode=prefill.decode or "",
+    )
+
+
+def _prefill_from_pb(prefill: pb.Prefill) -> m.Prefill:
+    return m.Prefill(
+        prefill.attempt,
+        prefill.choice_index,
+        tuple(prefill.prompt_ids),
+        tuple(prefill.output_ids),
+        _params_from_pb(prefill.params),
+        prefill.decode or None,
+    )
+
+
+def _admit_to_pb(admit: m.Admit) -> pb.Admit:
+    return pb.Admit(
+        attempt=admit.attempt,
+        choice_index=admit.choice_index,
+        num_prompt_tokens=admit.num_prompt_tokens,
+        output_ids=admit.output_ids,
+        params=_params_to_pb(admit.params),
+    )
+
+
+def _admit_from_pb(admit: pb.Admit) -> m.Admit:
+    return m.Admit(
+        admit.attempt,
+        admit.choice_index,
+        admit.num_prompt_tokens,
+        tuple(admit.output_ids),
+        _params_from_pb(admit.params),
+    )
+
+
+def _hello_to_pb(hello: m.Hello) -> pb.Hello:
+    return pb.Hello(
+        pool=hello.pool,
+        incarnation=hello.incarnation,
+        pid=hello.pid,
+        blocks_total=hello.blocks_total,
+        block_size=hello.block_size,
+        kv_bytes=hello.kv_bytes,
+        endpoint=_endpoint_to_pb(hello.endpoint),
+    )
+
+
+def _hello_from_pb(hello: pb.Hello) -> m.Hello:
+    return m.Hello(
+        _known(_POOLS, hello.pool, "pool"),
+        hello.incarnation,
+        hello.pid,
+        hello.blocks_total,
+        hello.block_size,
+        hello.kv_bytes,
+        _endpoint_from_pb(hello.endpoint),
+    )
+
+
+def _first_token_to_pb(first: m.FirstToken) -> pb.FirstToken:
+    return pb.FirstToken(
+        attempt=first.attempt,
+        position=first.position,
+        token=first.token,
+        finish_reason=first.finish_reason or "",
+        num_computed_tokens=first.num_computed_tokens,
+    )
+
+
+def _first_token_from_pb(first: pb.FirstToken) -> m.FirstToken:
+    return m.FirstToken(
+        first.attempt,
+        first.position,
+        first.token,
+        _finish_from_pb(first.finish_reason),
+        first.num_computed_tokens,
+    )
+
+
+def _step_to_pb(step: m.StepDone) -> pb.StepDone:
+    tokens = [
+        pb.RowToken(
+            attempt=row.attempt, position=row.position, token=row.token, finish_reason=row.finish_reason or ""
+        )
+        for row in step.tokens
+    ]
+    return pb.StepDone(step=step.step, tokens=tokens, step_s=step.step_s, load=_load_to_pb(step.load))
+
+
+def _step_from_pb(step: pb.StepDone) -> m.StepDone:
+    tokens = tuple(
+        m.RowToken(row.attempt, row.position, row.token, _finish_from_pb(row.finish_reason))
+        for row in step.tokens
+    )
+    return m.StepDone(step.step, tokens, step.step_s, _load_from_pb(step.load))
+
+
+def _load_to_pb(load: m.LoadReport) -> pb.LoadReport:
+    return pb.LoadReport(
+        running=load.running,
+        waiting=load.waiting,
+        blocks_free=load.blocks_free,
+        blocks_quarantined=load.blocks_quarantined,
+        handoffs=load.handoffs,
+        blocks_cached=load.blocks_cached,
+    )
+
+
+def _load_from_pb(load: pb.LoadReport) -> m.LoadReport:
+    return m.LoadReport(
+        load.running,
+        load.waiting,
+        load.blocks_free,
+        load.blocks_quarantined,
+        load.handoffs,
+        load.blocks_cached,
+    )
