@@ -1,0 +1,188 @@
+"""A decode worker's reservations behind one lock, and the carrying out of what they decide.
+
+Three kinds of threads meet here: the session's (router commands), the transports' (writers' words) and the
+engine's (evictions). Effects are carried out under the lock too, so that their order is the order of the
+decisions: an eviction can never reach the engine before the row that it evicts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from twinpool.config import HandoffConfig
+from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.layout import KvLayout
+from twinpool.kv.reservations import (
+    BlocksFreed,
+    CacheWritten,
+    Dropped,
+    Effect,
+    Reservations,
+    RowReady,
+    Stage,
+    StopWriter,
+    WriterOverdue,
+)
+from twinpool.messages import (
+    Admit,
+    Event,
+    Granted,
+    LoadReport,
+    QuarantineOverdue,
+    Refused,
+    Released,
+    ReleaseReason,
+    Reserve,
+    Written,
+)
+from twinpool.transfer.port import HandoffReceiver
+
+Checksum = Callable[[int], int]
+"""The checksum of one block's bytes."""
+
+
+class Custody:
+    """Thread-safe reservations; see `twinpool.kv.reservations`. It is the transports' `ReceiverEvents`.
+
+    enter: called with each row that may enter the batch. receivers: told to stop writers; set by `attach`.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        layout: KvLayout,
+        config: HandoffConfig,
+        *,
+        checksum: Checksum,
+        enter: Callable[[RowReady], None],
+        publish: Callable[[Event], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lock = threading.RLock()
+        self._pool = pool
+        self._held = Reservations(pool)
+        self._layout = layout
+        self._config = config
+        self._checksum = checksum
+        self._enter = enter
+        self._publish = publish
+        self._clock = clock
+        self._receivers: list[HandoffReceiver] = []
+
+    def attach(self, receiver: HandoffReceiver) -> None:
+        """A transport whose writers may have to be stopped."""
+        self._receivers.append(receiver)
+
+    def load(self) -> LoadReport:
+        """Counts now."""
+        with self.lock:
+            return LoadReport(
+                running=self._held.count(Stage.ADMITTED),
+                waiting=self._held.count(Stage.RESERVED, Stage.WRITING, Stage.WRITTEN),
+                blocks_free=self._pool.count(Owner.FREE),
+                blocks_quarantined=self._pool.count(Owner.QUARANTINE),
+                handoffs=self._held.count(Stage.WRITING, Stage.QUARANTINED),
+            )
+
+    # The router's commands.
+
+    def reserve(self, command: Reserve) -> None:
+        """Grant or refuse."""
+        with self.lock:
+            needed = self._layout.blocks_for(command.num_tokens)
+            now = self._clock()
+            if self._held.reserve(command.attempt, needed, command.writer, command.ttl_s, now):
+                self._publish(Granted(command.attempt, self.load()))
+            else:
+                self._publish(Refused(command.attempt, self.load()))
+
+    def admit(self, command: Admit) -> None:
+        """Let a row in once it is written."""
+        with self.lock:
+            self._carry_out(self._held.admit(command, self._clock()))
+
+    def give_up(self, attempt: str) -> bool:
+        """Revoke an attempt that is not in the batch. False if it is a row, which the engine must evict."""
+        with self.lock:
+            if self._held.stage(attempt) is Stage.ADMITTED:
+                return False
+            self._carry_out(self._held.revoke(attempt, self._clock()))
+            return True
+
+    def session_lost(self) -> None:
+        """Drop all but the rows."""
+        with self.lock:
+            self._carry_out(self._held.session_lost(self._clock()))
+
+    # The engine.
+
+    def evict(self, attempt: str, reason: ReleaseReason, detail: str = "") -> None:
+        """Free a row's blocks, now that it has left the batch."""
+        with self.lock:
+            known = self._held.evict(attempt)
+            reason = reason if known else ReleaseReason.GONE
+            self._publish(Released(attempt, reason, detail, self.load()))
+
+    # The clock.
+
+    def expire(self) -> None:
+        """Drop what has outlived its time."""
+        with self.lock:
+            self._carry_out(self._held.expire(self._clock(), self._config.quarantine_report_s))
+
+    # The writers, through their transports.
+
+    def begin(self, writer: str, attempt: str) -> tuple[int, ...] | None:
+        with self.lock:
+            return self._held.begin(attempt, writer, self._clock())
+
+    def progress(self, writer: str, attempt: str) -> None:
+        with self.lock:
+            self._held.progress(attempt, writer, self._clock())
+
+    def written(self, writer: str, attempt: str, num_blocks: int, checksums: Sequence[int]) -> None:
+        damaged = self._first_damaged(writer, attempt, checksums)
+        with self.lock:
+            if damaged is not None:
+                effects = self._held.stopped(attempt, writer, f"checksum of block {damaged} differs")
+            else:
+                effects = self._held.written(attempt, writer, num_blocks, self._clock())
+            self._carry_out(effects)
+
+    def stopped(self, writer: str, attempt: str) -> None:
+        with self.lock:
+            self._carry_out(self._held.stopped(attempt, writer))
+
+    def connection_ended(self, writer: str) -> None:
+        with self.lock:
+            self._carry_out(self._held.connection_ended(writer))
+
+    def _first_damaged(self, writer: str, attempt: str, checksums: Sequence[int]) -> int | None:
+        """The index of the first block whose bytes are not those sent; read unlocked, as nobody writes."""
+        if not self._config.checksum:
+            return None
+        with self.lock:
+            blocks = self._held.blocks(attempt, writer)
+        for index, (block, sent) in enumerate(zip(blocks or (), checksums, strict=False)):
+            if self._checksum(block) != sent:
+                return index
+        return None
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case RowReady():
+                    self._enter(effect)
+                case StopWriter(writer, attempt):
+                    for receiver in self._receivers:
+                        receiver.stop(writer, attempt)
+                case Dropped(attempt, reason, detail):
+                    self._publish(Released(attempt, reason, detail, self.load()))
+                case BlocksFreed():
+                    self._publish(self.load())
+                case CacheWritten(attempt, num_blocks, handoff_s):
+                    self._publish(Written(attempt, num_blocks * self._layout.block_bytes, handoff_s))
+                case WriterOverdue(attempt, writer):
+                    self._publish(QuarantineOverdue(attempt, writer))

@@ -1,0 +1,149 @@
+"""A decode worker, whole: engine, cache, custody of blocks, transports and session, wired together.
+
+Plain Python: `decode_worker.actor` runs it under Ray, tests run it as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from decode_worker.custody import Custody
+from decode_worker.loop import DecodeLoop, EvictAll, Message, Stop
+from twinpool.engine.runner import Engine
+from twinpool.inbox import Inbox
+from twinpool.kv.blocks import BlockPool
+from twinpool.messages import Admit, Command, Evict, Hello, Reserve, Revoke
+from twinpool.rpc.session_server import SessionServer
+from twinpool.transfer.port import HandoffReceiver
+from twinpool.transfer.ray_receiver import RayReceiver
+from twinpool.transfer.shm_receiver import ShmReceiver
+from twinpool.types import HandoffEndpoint, Pool
+from twinpool.worker_engine import load_worker_engine
+from twinpool.worker_spec import WorkerSpec
+
+log = logging.getLogger(__name__)
+EXPIRY_INTERVAL_S = 0.25
+JOIN_TIMEOUT_S = 10.0
+
+
+class DecodeWorker:
+    """Started by its constructor's end except for the session, which `start` opens; `stop` ends all."""
+
+    def __init__(self, spec: WorkerSpec, actor_name: str = "") -> None:
+        self._spec = spec
+        loaded = load_worker_engine(spec, shared=spec.handoff.transport != "ray")
+        self._layout = loaded.layout
+        self._num_blocks = loaded.num_blocks
+        self.session = SessionServer(self, spec.secret, spec.host)
+        inbox: Inbox[Message] = Inbox()
+        self._inbox = inbox
+        self.custody = Custody(
+            BlockPool(loaded.num_blocks),
+            loaded.layout,
+            spec.handoff,
+            checksum=loaded.storage.block_checksum,
+            enter=inbox.post,
+            publish=self.session.publish,
+        )
+        self.storage = loaded.storage
+        self.identity = loaded.identity
+        self._descriptor = loaded.descriptor
+        self._endpoint, self._receiver = self._listen(actor_name)
+        self._ray_receiver = RayReceiver(self.identity, loaded.storage, self.custody)
+        self.custody.attach(self._ray_receiver)
+        self._loop = self._build_loop(loaded.engine, loaded.eos_token_ids)
+        self._leaving = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(self._loop.run,), name="engine", daemon=True),
+            threading.Thread(target=self._run, args=(self._expire,), name="expiry", daemon=True),
+        ]
+
+    def start(self) -> int:
+        """Serve; the session's port."""
+        for thread in self._threads:
+            thread.start()
+        return self.session.start()
+
+    def stop(self) -> None:
+        """End everything."""
+        self._leaving.set()
+        self.session.stop()
+        self._inbox.post(Stop())
+        for thread in self._threads:
+            thread.join(JOIN_TIMEOUT_S)
+        self._ray_receiver.close()
+        if self._receiver is not None:
+            self._receiver.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def hear_sender(self, word: str, *arguments: Any) -> Any:
+        """A sender's word, where hand-offs come as actor calls."""
+        return self._ray_receiver.hear(word, *arguments)
+
+    # SessionHandler, on the session's thread.
+
+    def hello(self) -> Hello:
+        """Introduce this worker."""
+        return Hello(
+            pool=Pool.DECODE,
+            incarnation=self._spec.incarnation,
+            pid=os.getpid(),
+            blocks_total=self._num_blocks,
+            block_size=self._layout.block_size,
+            kv_bytes=self._num_blocks * self._layout.block_bytes,
+            endpoint=self._endpoint,
+        )
+
+    def command(self, command: Command) -> None:
+        """What the router wants."""
+        match command:
+            case Reserve():
+                self.custody.reserve(command)
+            case Admit():
+                self.custody.admit(command)
+            case Revoke(attempt) | Evict(attempt):
+                if not self.custody.give_up(attempt):
+                    self._inbox.post(Evict(attempt))
+            case _:
+                raise ValueError(f"not a decode worker's command: {type(command).__name__}")
+
+    def session_lost(self) -> None:
+        """Free all that the router owned."""
+        self.custody.session_lost()
+        self._inbox.post(EvictAll())
+
+    def _listen(self, actor_name: str) -> tuple[HandoffEndpoint, HandoffReceiver | None]:
+        if self._descriptor is None:
+            return HandoffEndpoint(actor_name=actor_name), None
+        receiver = ShmReceiver(self.identity, self._descriptor, self._num_blocks, self.custody)
+        self.custody.attach(receiver)
+        return HandoffEndpoint(receiver.path, actor_name), receiver
+
+    def _build_loop(self, engine: Engine, eos_token_ids: frozenset[int]) -> DecodeLoop:
+        return DecodeLoop(
+            engine,
+            self._inbox,
+            self.custody,
+            max_rows=self._spec.engine.max_batch_rows,
+            eos_token_ids=eos_token_ids,
+            publish=self.session.publish,
+        )
+
+    def _run(self, work: Callable[[], None]) -> None:
+        """A thread without which this worker is none: the router must hear if it fails."""
+        try:
+            work()
+        except Exception:
+            name = threading.current_thread().name
+            log.exception("the %s thread failed", name)
+            self.session.fail(f"its {name} thread failed")
+
+    def _expire(self) -> None:
+        while not self._leaving.wait(EXPIRY_INTERVAL_S):
+            self.custody.expire()

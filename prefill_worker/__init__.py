@@ -1,0 +1,1 @@
+"""The workers that read prompts: chunked prefill, and the sending side of hand-offs."""

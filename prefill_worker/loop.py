@@ -1,0 +1,248 @@
+"""The prefill engine's thread: reads prompts in chunks and pushes their cache while it reads.
+
+A prompt's life:
+
+    waiting (no blocks) ─► reading (chunks; full blocks are pushed once accepted) ─► read: first token out
+        ─► handing off (the rest is pushed) ─► ended: blocks free, PrefillEnded out
+
+It ends early when the router cancels, the receiver stops or refuses, or the pair breaks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from prefill_worker.chunking import compose_chunks
+from prefill_worker.prompts import Prompt
+from twinpool.engine.runner import Engine
+from twinpool.inbox import Inbox
+from twinpool.kv.blocks import BlockPool, Owner, blocks_for
+from twinpool.messages import (
+    CancelPrefill,
+    Event,
+    FirstToken,
+    LoadReport,
+    Prefill,
+    PrefillEnded,
+    PrefillOutcome,
+)
+from twinpool.transfer.port import HandoffSender
+from twinpool.types import finish_reason
+
+log = logging.getLogger(__name__)
+IDLE_WAIT_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The decode worker opened the reservation."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The hand-off cannot go on."""
+
+    attempt: str
+    outcome: PrefillOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class PairLost:
+    """A pair's connection ended."""
+
+    decode: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAll:
+    """The router is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The worker leaves."""
+
+
+Message = Prefill | CancelPrefill | Accepted | Ended | PairLost | CancelAll | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillLimits:
+    """budget_tokens: most tokens in one step. accept_timeout_s: how long a prompt waits for `accepted`."""
+
+    budget_tokens: int
+    accept_timeout_s: float
+
+
+class PrefillLoop:
+    """Owns the engine, the blocks and all prompts; everything reaches it through its inbox.
+
+    senders: the open pairs by decode incarnation, filled by whoever joins them.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        pool: BlockPool,
+        inbox: Inbox[Message],
+        senders: Mapping[str, HandoffSender],
+        limits: PrefillLimits,
+        *,
+        eos_token_ids: frozenset[int],
+        publish: Callable[[Event], None],
+    ) -> None:
+        self._inbox = inbox
+        self._engine = engine
+        self._pool = pool
+        self._block_size = engine.storage.layout.block_size
+        self._senders = senders
+        self._limits = limits
+        self._eos_token_ids = eos_token_ids
+        self._publish = publish
+        self._prompts: dict[str, Prompt] = {}
+        self._stopping = False
+
+    def run(self) -> None:
+        """Work until `Stop`."""
+        while not self._stopping:
+            self._give_blocks()
+            busy = any(prompt.num_remaining and prompt.blocks for prompt in self._prompts.values())
+            for message in self._inbox.take(0.0 if busy else IDLE_WAIT_S):
+                self._hear(message)
+            self._read_step()
+            self._expire(time.monotonic())
+
+    def load(self) -> LoadReport:
+        """Counts now; approximate when called from another thread."""
+        prompts = list(self._prompts.values())
+        running = sum(bool(prompt.blocks) for prompt in prompts)
+        handoffs = sum(prompt.sender is not None for prompt in prompts)
+        free = self._pool.count(Owner.FREE)
+        return LoadReport(running, len(prompts) - running, free, handoffs=handoffs)
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case Prefill():
+                self._start(message)
+            case CancelPrefill(attempt):
+                self._cancel(attempt)
+            case Accepted(attempt):
+                if prompt := self._prompts.get(attempt):
+                    prompt.accepted = True
+                    self._push(prompt)
+            case Ended(attempt, outcome):
+                if prompt := self._prompts.get(attempt):
+                    self._end(prompt, outcome)
+            case PairLost(decode, reason):
+                for prompt in list(self._prompts.values()):
+                    if prompt.command.decode == decode:
+                        self._end(prompt, PrefillOutcome.PAIR_LOST, reason)
+            case CancelAll():
+                for attempt in list(self._prompts):
+                    self._cancel(attempt)
+            case Stop():
+                self._stopping = True
+
+    def _start(self, command: Prefill) -> None:
+        sender = self._senders.get(command.decode) if command.decode else None
+        prompt = Prompt.of(command, sender, time.monotonic())
+        self._prompts[command.attempt] = prompt
+        num_tokens = len(prompt.token_ids)
+        if not 0 < num_tokens <= self._pool.num_blocks * self._block_size:
+            # It would wait for blocks for ever, and everybody behind it.
+            self._end(prompt, PrefillOutcome.FAILED, f"{num_tokens} tokens do not fit this worker")
+        elif sender is not None:
+            sender.begin(command.attempt)
+        elif command.decode is not None:
+            self._end(prompt, PrefillOutcome.PAIR_LOST, f"no pair with {command.decode}")
+
+    def _cancel(self, attempt: str) -> None:
+        prompt = self._prompts.get(attempt)
+        if prompt is not None:
+            self._stop_sender(prompt)
+            self._end(prompt, PrefillOutcome.STOPPED)
+
+    def _give_blocks(self) -> None:
+        """Blocks for waiting prompts, first come first served: none overtakes one that does not fit yet."""
+        for prompt in self._prompts.values():
+            if prompt.blocks:
+                continue
+            needed = blocks_for(len(prompt.token_ids), self._block_size)
+            blocks = self._pool.allocate(Owner.ROW, prompt.attempt, needed)
+            if blocks is None:
+                return
+            prompt.blocks = blocks
+
+    def _read_step(self) -> None:
+        reading = [prompt for prompt in self._prompts.values() if prompt.blocks and prompt.num_remaining]
+        sizes = compose_chunks([prompt.num_remaining for prompt in reading], self._limits.budget_tokens)
+        step = [(prompt, size) for prompt, size in zip(reading, sizes, strict=True) if size]
+        if not step:
+            return
+        try:
+            tokens = self._engine.prefill([prompt.chunk(size) for prompt, size in step])
+        except Exception as error:
+            log.exception("a prefill step failed")
+            for prompt, _ in step:
+                self._fail(prompt, error)
+            return
+        for (prompt, size), token in zip(step, tokens, strict=True):
+            prompt.num_computed += size
+            if token is not None:
+                self._first_token(prompt, token)
+            self._push(prompt)
+
+    def _first_token(self, prompt: Prompt, token: int) -> None:
+        position = len(prompt.command.output_ids)
+        reason = finish_reason(token, position + 1, prompt.command.params, self._eos_token_ids)
+        self._publish(FirstToken(prompt.attempt, position, token, reason, len(prompt.token_ids)))
+
+    def _push(self, prompt: Prompt) -> None:
+        """Copy what is complete; once all is, say the last word and let the blocks go."""
+        if prompt.sender is None:
+            if prompt.num_remaining == 0:
+                self._end(prompt, PrefillOutcome.DONE)
+            return
+        if not prompt.accepted:
+            return
+        blocks = prompt.unpushed(self._block_size)
+        if blocks:
+            try:
+                pushed = prompt.sender.push(prompt.attempt, blocks, prompt.num_pushed)
+            except Exception as error:
+                log.exception("attempt %s: a push failed", prompt.attempt)
+                self._fail(prompt, error)
+                return
+            if not pushed:
+                return  # stopped: the transport has posted, or will post, why
+            prompt.num_pushed += len(blocks)
+        if prompt.num_remaining == 0 and prompt.sender.written(prompt.attempt):
+            self._end(prompt, PrefillOutcome.DONE)
+
+    def _expire(self, now: float) -> None:
+        for prompt in list(self._prompts.values()):
+            if prompt.sender is None or prompt.accepted:
+                continue
+            if now - prompt.started_at > self._limits.accept_timeout_s:
+                self._stop_sender(prompt)
+                self._end(prompt, PrefillOutcome.PAIR_LOST, "the decode worker did not answer `begin`")
+
+    def _fail(self, prompt: Prompt, error: Exception) -> None:
+        self._stop_sender(prompt)
+        self._end(prompt, PrefillOutcome.FAILED, type(error).__name__)
+
+    def _stop_sender(self, prompt: Prompt) -> None:
+        if prompt.sender is not None:
+            prompt.sender.stopped(prompt.attempt)
+
+    def _end(self, prompt: Prompt, outcome: PrefillOutcome, detail: str = "") -> None:
+        del self._prompts[prompt.attempt]
+        if prompt.blocks:
+            self._pool.free(prompt.blocks, prompt.attempt, Owner.ROW)
+        self._publish(PrefillEnded(prompt.attempt, outcome, detail, self.load()))

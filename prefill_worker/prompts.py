@@ -1,0 +1,55 @@
+"""One prompt on a prefill worker: how far it is read, and how far its cache has moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from twinpool.engine.batch import PrefillChunk, SamplingRow
+from twinpool.messages import Prefill
+from twinpool.transfer.port import HandoffSender
+
+
+@dataclass(slots=True)
+class Prompt:
+    """An attempt's state, owned by the engine's thread.
+
+    token_ids: prompt and token log, which are read alike. num_computed: tokens whose keys and values are
+    in `blocks`. num_pushed: blocks already copied to the decode worker. accepted: the reservation is open.
+    """
+
+    command: Prefill
+    token_ids: tuple[int, ...]
+    sender: HandoffSender | None
+    started_at: float
+    blocks: tuple[int, ...] = ()
+    num_computed: int = 0
+    num_pushed: int = 0
+    accepted: bool = field(default=False)
+
+    @classmethod
+    def of(cls, command: Prefill, sender: HandoffSender | None, now: float) -> Prompt:
+        """A prompt not yet read."""
+        return cls(command, command.prompt_ids + command.output_ids, sender, now)
+
+    @property
+    def attempt(self) -> str:
+        """Its attempt."""
+        return self.command.attempt
+
+    @property
+    def num_remaining(self) -> int:
+        """Tokens still to compute."""
+        return len(self.token_ids) - self.num_computed
+
+    def chunk(self, num_tokens: int) -> PrefillChunk:
+        """The next num_tokens; the last chunk draws the first token."""
+        end = self.num_computed + num_tokens
+        sample = None
+        if end == len(self.token_ids):
+            sample = SamplingRow(self.command.params, self.command.choice_index, position=end)
+        return PrefillChunk(self.token_ids[self.num_computed : end], self.num_computed, self.blocks, sample)
+
+    def unpushed(self, block_size: int) -> tuple[int, ...]:
+        """Blocks that are complete, or final, and not yet copied."""
+        full = len(self.blocks) if self.num_remaining == 0 else self.num_computed // block_size
+        return self.blocks[self.num_pushed : full]

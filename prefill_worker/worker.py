@@ -1,0 +1,110 @@
+"""A prefill worker, whole: engine, cache, pairs and session, wired together.
+
+Plain Python: `prefill_worker.actor` runs it under Ray, tests run it as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from prefill_worker.loop import CancelAll, Message, PrefillLimits, PrefillLoop, Stop
+from prefill_worker.pairs import Pairs
+from twinpool.inbox import Inbox
+from twinpool.kv.blocks import BlockPool
+from twinpool.messages import CancelPrefill, Command, Hello, JoinPair, LeavePair, Prefill
+from twinpool.rpc.session_server import SessionServer
+from twinpool.transfer.connect import Connector, connect_pair
+from twinpool.transfer.port import HandoffSender, SenderEvents
+from twinpool.types import Pool
+from twinpool.worker_engine import load_worker_engine
+from twinpool.worker_spec import WorkerSpec
+
+log = logging.getLogger(__name__)
+JOIN_TIMEOUT_S = 10.0
+
+
+class PrefillWorker:
+    """Started by its constructor's end except for the session, which `start` opens; `stop` ends all.
+
+    connect: how a pair's connection is opened; tests pass their own.
+    """
+
+    def __init__(self, spec: WorkerSpec, connect: Connector = connect_pair) -> None:
+        self._spec = spec
+        self._loaded = load_worker_engine(spec, shared=False)
+        self.session = SessionServer(self, spec.secret, spec.host)
+        inbox: Inbox[Message] = Inbox()
+        self._inbox = inbox
+        self._pairs = Pairs(self._connect_with(connect), inbox, self.session.publish)
+        self._loop = PrefillLoop(
+            self._loaded.engine,
+            BlockPool(self._loaded.num_blocks),
+            inbox,
+            self._pairs.senders,
+            PrefillLimits(spec.engine.prefill_budget_tokens, spec.handoff.reservation_ttl_s),
+            eos_token_ids=self._loaded.eos_token_ids,
+            publish=self.session.publish,
+        )
+        self._thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
+
+    def start(self) -> int:
+        """Serve; the session's port."""
+        self._thread.start()
+        return self.session.start()
+
+    def stop(self) -> None:
+        """End everything."""
+        self.session.stop()
+        self._pairs.close()
+        self._inbox.post(Stop())
+        self._thread.join(JOIN_TIMEOUT_S)
+
+    def hear_sender(self, word: str, *arguments: object) -> None:
+        """Nobody hands off to a prefill worker."""
+        raise TypeError(f"a prefill worker takes no hand-offs ({word}, {len(arguments)} arguments)")
+
+    # SessionHandler, on the session's thread.
+
+    def hello(self) -> Hello:
+        """Introduce this worker."""
+        return Hello(
+            pool=Pool.PREFILL,
+            incarnation=self._spec.incarnation,
+            pid=os.getpid(),
+            blocks_total=self._loaded.num_blocks,
+            block_size=self._loaded.layout.block_size,
+            kv_bytes=self._loaded.num_blocks * self._loaded.layout.block_bytes,
+        )
+
+    def command(self, command: Command) -> None:
+        """What the router wants."""
+        match command:
+            case Prefill() | CancelPrefill():
+                self._inbox.post(command)
+            case JoinPair():
+                self._pairs.join(command)
+            case LeavePair(decode):
+                self._pairs.leave(decode)
+            case _:
+                raise ValueError(f"not a prefill worker's command: {type(command).__name__}")
+
+    def session_lost(self) -> None:
+        """Free all that the router owned. Pairs stay: the next router may use them."""
+        self._inbox.post(CancelAll())
+
+    def _run_engine(self) -> None:
+        try:
+            self._loop.run()
+        except Exception:
+            # Without it this worker is none: the router must hear.
+            log.exception("the engine thread failed")
+            self.session.fail("its engine thread failed")
+
+    def _connect_with(self, connect: Connector) -> Callable[[JoinPair, SenderEvents], HandoffSender]:
+        def connect_to(command: JoinPair, events: SenderEvents) -> HandoffSender:
+            return connect(command, self._loaded.identity, self._loaded.storage, self._spec.handoff, events)
+
+        return connect_to
