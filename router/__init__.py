@@ -1,0 +1,1 @@
+"""The router: takes prompts, composes batches, streams tokens back."""

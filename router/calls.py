@@ -1,0 +1,65 @@
+"""The calls now open on the servers, so that a stop can wait for streams and then end the rest, typed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+# Calls that a stopping server lets finish; the others end at once.
+AWAITED_METHODS = frozenset({"Generate", "Chat"})
+
+
+@dataclass(slots=True, eq=False)
+class OpenCall:
+    """One call. ended: the server, not the client, has cancelled its task."""
+
+    method: str
+    task: asyncio.Task[object]
+    ended: bool = False
+
+
+class OpenCalls:
+    """Registers calls; belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._calls: set[OpenCall] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @contextmanager
+    def opened(self, method: str) -> Iterator[OpenCall]:
+        """Register the current task's call while it runs."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a call runs in a task")
+        call = OpenCall(method, task)
+        self._calls.add(call)
+        self._update()
+        try:
+            yield call
+        finally:
+            self._calls.discard(call)
+            self._update()
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no awaited call is open; False if the time ran out first."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def end_all(self) -> None:
+        """Cancel every open call's task, marked as ended by the server."""
+        for call in self._calls:
+            call.ended = True
+            call.task.cancel()
+
+    def _update(self) -> None:
+        if any(call.method in AWAITED_METHODS for call in self._calls):
+            self._idle.clear()
+        else:
+            self._idle.set()

@@ -1,0 +1,130 @@
+"""A canary: one small request through one prefill-decode pair, which says where it got stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from router.ports import Dispatcher, Ending, PairView, Request
+from twinpool.errors import TwinpoolError
+from twinpool.types import Pool, RowParams, Timing, WorkerState
+
+NUM_TOKENS = 4
+
+
+class Hop(StrEnum):
+    """Where a canary failed. NONE: nowhere."""
+
+    NONE = "none"
+    PAIR = "pair"
+    RESERVE = "reserve"
+    PREFILL = "prefill"
+    HANDOFF = "handoff"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class PairCheck:
+    """What one canary found. detail: what went wrong, in words; empty if nothing did."""
+
+    pair: PairView
+    failed_hop: Hop
+    detail: str
+    timing: Timing
+
+
+class PairChecker(Protocol):
+    """Tests prefill-decode pairs, by worker ids."""
+
+    async def check(self, prefill: str, decode: str) -> PairCheck:
+        """Test one pair, within a bound. A pair that fails is a result, not an exception."""
+        ...
+
+
+class Canary:
+    """Drives canaries through the dispatcher.
+
+    prompt_ids: any valid prompt, so short that every pool holds it. timeout_s: bound of one check.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, prompt_ids: tuple[int, ...], timeout_s: float) -> None:
+        self._dispatcher = dispatcher
+        self._prompt_ids = prompt_ids
+        self._timeout_s = timeout_s
+
+    async def check(self, prefill: str, decode: str) -> PairCheck:
+        """Test one pair: greedy, past EOS, so that every hop is used whatever the model says."""
+        pair = self._pair(prefill, decode)
+        if pair is None:
+            unjoined = PairView(prefill, decode, transport="", ready=False)
+            return PairCheck(unjoined, Hop.PAIR, self._why_unjoined(prefill, decode), Timing())
+        flight = _Flight()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._fly(flight, prefill, decode)
+        except TimeoutError:
+            return PairCheck(pair, self._stuck_at(flight, decode), self._timeout_detail(flight), Timing())
+        except TwinpoolError as error:
+            return PairCheck(pair, self._stuck_at(flight, decode), error.message, Timing())
+        if flight.ending is None or flight.num_tokens != NUM_TOKENS:
+            return PairCheck(pair, self._stuck_at(flight, decode), flight.progress, Timing())
+        return PairCheck(pair, Hop.NONE, "", flight.ending.timing)
+
+    async def _fly(self, flight: _Flight, prefill: str, decode: str) -> None:
+        request = Request(
+            request_id=f"canary-{uuid.uuid4().hex}",
+            prompt_ids=self._prompt_ids,
+            params=RowParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True),
+            pair=(prefill, decode),
+        )
+        async with aclosing(self._dispatcher.submit(request)) as outputs:
+            async for output in outputs:
+                flight.num_tokens += len(output.token_ids)
+                flight.ending = output.ending
+
+    def _pair(self, prefill: str, decode: str) -> PairView | None:
+        pairs = self._dispatcher.snapshot().pairs
+        return next((pair for pair in pairs if (pair.prefill, pair.decode) == (prefill, decode)), None)
+
+    def _why_unjoined(self, prefill: str, decode: str) -> str:
+        states = {(view.pool, view.id): view.state for view in self._dispatcher.snapshot().workers}
+        for pool, worker in ((Pool.PREFILL, prefill), (Pool.DECODE, decode)):
+            state = states.get((pool, worker))
+            if state is None:
+                return f"there is no {pool} worker {worker}"
+            if state in (WorkerState.STARTING, WorkerState.LOST):
+                return f"{pool} worker {worker} is {state}"
+        return f"{prefill} has no hand-off connection to {decode}"
+
+    def _stuck_at(self, flight: _Flight, decode: str) -> Hop:
+        if flight.num_tokens > 1:
+            return Hop.DECODE
+        if flight.num_tokens == 1:
+            return Hop.HANDOFF
+        return Hop.RESERVE if self._has_no_room(decode) else Hop.PREFILL
+
+    def _has_no_room(self, decode: str) -> bool:
+        """Whether the decode worker refuses: one free block per running row must remain."""
+        views = self._dispatcher.snapshot().workers
+        view = next((view for view in views if (view.pool, view.id) == (Pool.DECODE, decode)), None)
+        return view is not None and view.load.blocks_free <= view.load.running
+
+    def _timeout_detail(self, flight: _Flight) -> str:
+        return f"{flight.progress} after {self._timeout_s:g} s"
+
+
+class _Flight:
+    """How far one canary has come."""
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+        self.ending: Ending | None = None
+
+    @property
+    def progress(self) -> str:
+        """In words."""
+        return f"{self.num_tokens} of {NUM_TOKENS} tokens came"

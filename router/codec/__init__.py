@@ -1,0 +1,1 @@
+"""The only place, servicers aside, where the client services' protobuf messages are known."""

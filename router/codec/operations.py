@@ -1,0 +1,87 @@
+"""Where the Operations service's protobuf messages become dataclasses and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from router.canary import Hop, PairCheck
+from router.gauges import blocks_used
+from router.ports import PairView, Snapshot, WorkerView
+from twinpool.types import Pool, WorkerState
+from twinpool.v1 import operations_pb2 as pb
+
+POOLS: Mapping[Pool, pb.Pool.ValueType] = MappingProxyType(
+    {Pool.PREFILL: pb.POOL_PREFILL, Pool.DECODE: pb.POOL_DECODE}
+)
+WORKER_STATES: Mapping[WorkerState, pb.WorkerState.ValueType] = MappingProxyType(
+    {
+        WorkerState.STARTING: pb.WORKER_STATE_STARTING,
+        WorkerState.WARMING: pb.WORKER_STATE_WARMING,
+        WorkerState.READY: pb.WORKER_STATE_READY,
+        WorkerState.LOST: pb.WORKER_STATE_LOST,
+    }
+)
+HOPS: Mapping[Hop, pb.Hop.ValueType] = MappingProxyType(
+    {
+        Hop.NONE: pb.HOP_UNSPECIFIED,
+        Hop.PAIR: pb.HOP_PAIR,
+        Hop.RESERVE: pb.HOP_RESERVE,
+        Hop.PREFILL: pb.HOP_PREFILL,
+        Hop.HANDOFF: pb.HOP_HANDOFF,
+        Hop.DECODE: pb.HOP_DECODE,
+    }
+)
+
+
+def interval_s(message: pb.WatchStatusRequest) -> float:
+    """Absent means one second."""
+    return message.interval_s if message.HasField("interval_s") else 1.0
+
+
+def status(snapshot: Snapshot) -> pb.Status:
+    """Write the whole system's state."""
+    return pb.Status(
+        model=snapshot.model,
+        serving=snapshot.serving,
+        queue=pb.QueueStatus(requests=snapshot.queue_requests, tokens=snapshot.queue_tokens),
+        requests=snapshot.num_requests,
+        workers=[_worker(worker) for worker in snapshot.workers],
+        pairs=[_pair(pair) for pair in snapshot.pairs],
+        handoffs_in_flight=snapshot.handoffs_in_flight,
+    )
+
+
+def _worker(view: WorkerView) -> pb.WorkerStatus:
+    return pb.WorkerStatus(
+        id=view.id,
+        pool=POOLS[view.pool],
+        state=WORKER_STATES[view.state],
+        pid=view.pid,
+        node=view.node,
+        incarnation=view.incarnation,
+        running=view.load.running,
+        waiting=view.load.waiting,
+        blocks_used=blocks_used(view),
+        blocks_cached=view.load.blocks_cached,
+        blocks_total=view.blocks_total,
+        blocks_quarantined=view.load.blocks_quarantined,
+    )
+
+
+def _pair(view: PairView) -> pb.PairStatus:
+    return pb.PairStatus(prefill=view.prefill, decode=view.decode, transport=view.transport, ready=view.ready)
+
+
+def pair_check(check: PairCheck) -> pb.CheckPairsResponse:
+    """Write what one canary found."""
+    timing = check.timing
+    return pb.CheckPairsResponse(
+        pair=_pair(check.pair),
+        failed_hop=HOPS[check.failed_hop],
+        detail=check.detail,
+        queue_s=timing.queue_s,
+        prefill_s=timing.prefill_s,
+        handoff_wait_s=timing.handoff_wait_s,
+        decode_s=timing.decode_s,
+    )

@@ -1,0 +1,212 @@
+"""Drives the scheduler: feeds it what happens, and carries out what it decides. The router's one loop.
+
+a request arrives, a worker speaks, a second passes ─► Scheduler.handle ─► sends, tokens, errors
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from router.metrics import Metrics
+from router.observations import Observations
+from router.ports import Output, Request, Snapshot
+from router.scheduling.commands import Emit, Fail, ProbePair, ReplaceWorker, SchedulerCommand, Send
+from router.scheduling.events import (
+    Aborted,
+    Arrived,
+    Cancelled,
+    PairProven,
+    PoolGivenUp,
+    SchedulerEvent,
+    Tick,
+    WorkerDown,
+    WorkerSaid,
+    WorkerUp,
+)
+from router.scheduling.scheduler import Limits, Scheduler
+from router.snapshots import Roster, take_snapshot
+from router.streams import OutputStream
+from router.worker_session import WorkerSession
+from twinpool.config import ServeConfig
+from twinpool.errors import DuplicateRequestId, PoolUnavailable, QueueFull, ServerDraining
+from twinpool.messages import Event, Hello
+
+log = logging.getLogger(__name__)
+TICK_S = 0.1
+UNKNOWN_CAPACITY_TOKENS = 1 << 31
+"""Before the first worker of each pool has come up, only the model's context limits a request."""
+
+Probe = Callable[[ProbePair], Coroutine[Any, Any, bool]]
+"""Lets a canary through a pair; whether it passed."""
+Replace = Callable[[ReplaceWorker], None]
+"""Has a worker ended and started anew."""
+
+
+class RunningDispatcher:
+    """The `Dispatcher` of the real system; everything runs on one event loop.
+
+    probe and replace are set by who composes the router, before the first worker is up.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        model_name: str,
+        metrics: Metrics,
+        roster: Roster,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        epoch, counter = secrets.token_hex(6), itertools.count(1)
+        limits = Limits(
+            most_prompts=config.router.prefill_max_prompts,
+            most_rows=config.engine.max_batch_rows,
+            overtake_s=config.router.overtake_s,
+            reservation_ttl_s=config.handoff.reservation_ttl_s,
+        )
+        self.scheduler = Scheduler(limits, new_attempt=lambda: f"{epoch}-{next(counter)}")
+        self.probe: Probe | None = None
+        self.replace: Replace | None = None
+        self.serving_changed = asyncio.Event()
+        self._config = config
+        self._model_name = model_name
+        self._roster = roster
+        self._clock = clock
+        self._observations = Observations(metrics, self.scheduler.fleet)
+        self._streams: dict[str, OutputStream] = {}
+        self._sessions: dict[str, WorkerSession] = {}
+        self._probes: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._given_up = ""
+        self._capacity = UNKNOWN_CAPACITY_TOKENS
+
+    # Dispatcher.
+
+    def submit(self, request: Request) -> OutputStream:
+        """Queue a request; see `Dispatcher.submit`."""
+        if request.pair is None:
+            self._check_open()
+        if request.request_id in self._streams:
+            raise DuplicateRequestId(f"request {request.request_id!r} is in flight")
+        stream = OutputStream(left=lambda: self._left(request.request_id))
+        self._streams[request.request_id] = stream
+        self._observations.arrived(request, self._clock())
+        self._feed(Arrived(request))
+        return stream
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; see `Dispatcher.abort`."""
+        if request_id not in self.scheduler.requests:
+            return False
+        self._feed(Aborted(request_id))
+        return True
+
+    def max_request_tokens(self) -> int:
+        """Most tokens of prompt and answer that fit either side's whole pool."""
+        self._capacity = self.scheduler.fleet.capacity_tokens() or self._capacity
+        return self._capacity
+
+    def snapshot(self) -> Snapshot:
+        """The state now."""
+        return take_snapshot(self._model_name, self.serving, self.scheduler, self._roster)
+
+    @property
+    def serving(self) -> bool:
+        """Whether users' requests have a pair to go to."""
+        return self.scheduler.fleet.serves() and not self._draining
+
+    # Workers, from who keeps them.
+
+    def worker_up(self, worker_id: str, hello: Hello, session: WorkerSession) -> None:
+        """A session is open."""
+        self._sessions[worker_id] = session
+        self._feed(WorkerUp(worker_id, hello))
+
+    def worker_said(self, worker_id: str, incarnation: str, event: Event) -> None:
+        """A worker's event."""
+        self._observations.heard(worker_id, event)
+        self._feed(WorkerSaid(worker_id, incarnation, event))
+
+    def worker_down(self, worker_id: str, incarnation: str, reason: str) -> None:
+        """A session is gone."""
+        self._sessions.pop(worker_id, None)
+        self._feed(WorkerDown(worker_id, incarnation, reason))
+
+    def give_up(self, message: str) -> None:
+        """A pool has no worker and will get none."""
+        self._given_up = message
+        self._feed(PoolGivenUp(message))
+
+    def drain(self) -> None:
+        """Take no more requests; those admitted go on."""
+        self._draining = True
+        self.serving_changed.set()
+
+    async def tick_forever(self) -> None:
+        """Let time pass."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._feed(Tick())
+
+    def _check_open(self) -> None:
+        if self._draining:
+            raise ServerDraining("the server is stopping", retry_after_s=1.0)
+        if self._given_up:
+            raise PoolUnavailable(self._given_up)
+        if not self._roster.has_served:
+            raise PoolUnavailable("no prefill-decode pair is ready yet", retry_after_s=1.0)
+        limit = self._config.router.queue_max_requests
+        if len(self.scheduler.queue) >= limit:
+            retry_after_s = self._observations.seconds_per_start()
+            raise QueueFull(f"{limit} requests wait already, which is the limit", retry_after_s=retry_after_s)
+
+    def _left(self, request_id: str) -> None:
+        if self._streams.pop(request_id, None) is not None:
+            self._observations.forget(request_id)
+            self._feed(Cancelled(request_id))
+
+    def _feed(self, event: SchedulerEvent) -> None:
+        was_serving = self.serving
+        for command in self.scheduler.handle(event, self._clock()):
+            self._carry_out(command)
+        if self.serving != was_serving:
+            self._roster.has_served = self._roster.has_served or self.serving
+            self.serving_changed.set()
+
+    def _carry_out(self, command: SchedulerCommand) -> None:
+        match command:
+            case Send(worker_id, worker_command):
+                self._observations.sent(worker_command, self._clock())
+                self._sessions[worker_id].send(worker_command)
+            case Emit(request_id, output):
+                self._emit(request_id, output)
+            case Fail(request_id, error):
+                self._observations.forget(request_id)
+                if stream := self._streams.pop(request_id, None):
+                    stream.fail(error)
+            case ProbePair():
+                task = asyncio.create_task(self._prove(command))
+                self._probes.add(task)
+                task.add_done_callback(self._probes.discard)
+            case ReplaceWorker():
+                log.error("worker %s is replaced: %s", command.worker_id, command.reason)
+                if self.replace is not None:
+                    self.replace(command)
+
+    def _emit(self, request_id: str, output: Output) -> None:
+        self._observations.emitted(request_id, output, self._clock())
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return
+        stream.put(output)
+        if output.ending is not None:
+            del self._streams[request_id]
+
+    async def _prove(self, pair: ProbePair) -> None:
+        if self.probe is not None and await self.probe(pair):
+            self._feed(PairProven(pair.prefill, pair.decode))

@@ -1,0 +1,61 @@
+"""The door: turns what a client asks into a request that can be served, or refuses it, typed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from router import admission
+from router.exchange import Conversation, GenerationAsked, Prompt, TextPrompt, TokenPrompt
+from router.limits import Limits
+from router.ports import Request
+from router.text import TextThreads
+from twinpool.errors import ModelNotFound
+from twinpool.types import ModelCard
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Checks, tokenizes and completes requests. max_request_tokens: as `Dispatcher.max_request_tokens`."""
+
+    card: ModelCard
+    text: TextThreads
+    max_request_tokens: Callable[[], int]
+
+    @property
+    def limits(self) -> Limits:
+        """What model and pools can hold now."""
+        return Limits(
+            self.card.max_context_tokens, self.card.vocab_size, pool_tokens=self.max_request_tokens()
+        )
+
+    def check_model(self, name: str) -> None:
+        """Raise ModelNotFound unless the name is empty or served here."""
+        if name not in ("", self.card.name):
+            raise ModelNotFound(f"model {name[:128]!r} is not served here; {self.card.name!r} is")
+
+    async def admit(self, asked: GenerationAsked, request_id: str) -> Request:
+        """Make a request; raises InvalidRequest, ModelNotFound or, while texts are swamped, QueueFull."""
+        self.check_model(asked.model)
+        prompt_field = admission.check_prompt(asked.prompt, self.limits)
+        prompt_ids = await self._prompt_ids(asked.prompt)
+        params = admission.row_params(
+            asked.sampling,
+            prompt_field=prompt_field,
+            num_prompt_tokens=len(prompt_ids),
+            limits=self.limits,
+            seed=secrets.randbits(64),
+        )
+        return Request(request_id, prompt_ids, params)
+
+    async def _prompt_ids(self, prompt: Prompt | None) -> tuple[int, ...]:
+        match prompt:
+            case TextPrompt(text):
+                return await self.text.encode(text, add_special_tokens=True)
+            case Conversation(turns):
+                return await self.text.encode_chat(turns)
+            case TokenPrompt(ids):
+                return ids
+            case None:
+                raise ValueError("a missing prompt was refused before")

@@ -1,0 +1,98 @@
+"""Gauges, computed from the dispatcher's snapshot at the moment they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from router.ports import Snapshot, WorkerView
+from twinpool.types import Pool, WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkerGauge:
+    name: str
+    text: str
+    value: Callable[[WorkerView], float]
+
+
+def blocks_used(view: WorkerView) -> int:
+    """Blocks neither free nor kept for reuse, quarantined ones included."""
+    return view.blocks_total - view.load.blocks_free - view.load.blocks_cached
+
+
+def _usage_ratio(view: WorkerView) -> float:
+    return blocks_used(view) / view.blocks_total if view.blocks_total else 0.0
+
+
+WORKER_GAUGES = (
+    _WorkerGauge(
+        "num_requests_running", "Prompts being read, or rows in the batch.", lambda view: view.load.running
+    ),
+    _WorkerGauge(
+        "num_requests_waiting",
+        "Prompts waiting, or reservations without a row.",
+        lambda view: view.load.waiting,
+    ),
+    _WorkerGauge("kv_blocks_used", "Blocks held by requests.", blocks_used),
+    _WorkerGauge("kv_blocks_cached", "Blocks kept for reuse.", lambda view: view.load.blocks_cached),
+    _WorkerGauge("kv_blocks_total", "All blocks.", lambda view: view.blocks_total),
+    _WorkerGauge("kv_cache_usage_ratio", "Share of blocks held by requests, 0 to 1.", _usage_ratio),
+)
+
+
+class SnapshotGauges(Collector):
+    """take: returns the state now; called once a scrape, in the scraping thread."""
+
+    def __init__(self, take: Callable[[], Snapshot]) -> None:
+        self._take = take
+
+    def describe(self) -> list[Metric]:
+        """Nothing: a registry would otherwise collect, hence take a snapshot, when we register."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All gauges of one snapshot."""
+        snapshot = self._take()
+        yield from _system_gauges(snapshot)
+        yield from _pool_gauges(snapshot)
+        for gauge in WORKER_GAUGES:
+            family = _gauge(gauge.name, gauge.text, "pool", "worker")
+            for view in snapshot.workers:
+                family.add_metric([view.pool.value, view.id], gauge.value(view))
+            yield family
+
+
+def _system_gauges(snapshot: Snapshot) -> Iterator[Metric]:
+    values = (
+        ("requests_in_flight", "Requests admitted and not ended.", snapshot.num_requests),
+        ("queue_tokens", "Prompt tokens of queued requests.", snapshot.queue_tokens),
+        ("handoffs_in_flight", "Hand-offs begun and not ended.", snapshot.handoffs_in_flight),
+    )
+    for name, text, value in values:
+        family = _gauge(name, text)
+        family.add_metric([], value)
+        yield family
+
+
+def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:
+    queue = _gauge("queue_depth", "Requests waiting for a worker of the pool.", "pool")
+    queue.add_metric([Pool.PREFILL.value], snapshot.queue_requests)
+    yield queue
+    workers = _gauge("workers", "Workers by state.", "pool", "state")
+    target = _gauge("target_workers", "Workers that the pool should have.", "pool")
+    for pool in Pool:
+        target.add_metric([pool.value], snapshot.target_workers.get(pool, 0))
+        states = [view.state for view in snapshot.workers if view.pool is pool]
+        for state in WorkerState:
+            workers.add_metric([pool.value, state.value], states.count(state))
+    yield workers
+    yield target
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"twinpool_{name}", text, labels=labels)

@@ -1,0 +1,177 @@
+"""Keeps every seat of both pools filled: starts workers, watches them, replaces those that are gone.
+
+One seat's life, over and over:
+
+    starting ─► session open: warming ─► a canary passed: ready ─► exit or session lost ─► (backoff) starting
+
+A worker that fails to become ready crash_loop_limit times in a row is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from router.dispatcher import RunningDispatcher
+from router.launcher import Launcher, StartedWorker
+from router.metrics import Metrics
+from router.scheduling.commands import ReplaceWorker
+from router.snapshots import Roster, Seat
+from router.worker_session import WorkerSession
+from twinpool.config import ServeConfig
+from twinpool.errors import StartFailed
+from twinpool.types import Pool, WorkerState
+
+log = logging.getLogger(__name__)
+SESSION_TIMEOUT_S = 10.0
+BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0)
+
+Progress = Callable[[str], None]
+"""Told, in words, what has happened while the system starts."""
+
+
+class PoolKeeper:
+    """Fills the seats of a roster through a launcher.
+
+    failed: set to the reason once a seat was given up.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        launcher: Launcher,
+        dispatcher: RunningDispatcher,
+        roster: Roster,
+        metrics: Metrics,
+        progress: Progress,
+    ) -> None:
+        self._config = config
+        self._launcher = launcher
+        self._dispatcher = dispatcher
+        self._roster = roster
+        self._metrics = metrics
+        self._progress = progress
+        self._running: dict[str, StartedWorker] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        for pool, size in ((Pool.PREFILL, config.prefill), (Pool.DECODE, config.decode)):
+            for index in range(size):
+                worker_id = f"{pool}-{index}"
+                roster.seats[worker_id] = Seat(worker_id, pool)
+
+    def start(self) -> None:
+        """Begin to fill all seats, all at once."""
+        self._tasks = [asyncio.create_task(self._keep(seat)) for seat in self._roster.seats.values()]
+        for task in self._tasks:
+            task.add_done_callback(self._seat_ended)
+
+    def replace(self, command: ReplaceWorker) -> None:
+        """End one life of a worker; its seat is filled again as after any other end."""
+        worker = self._running.get(command.worker_id)
+        if worker is not None and worker.incarnation == command.incarnation:
+            task = asyncio.create_task(self._launcher.kill(worker))
+            task.add_done_callback(_log_failure)
+
+    async def stop(self) -> None:
+        """Let go of all seats and end all workers."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep(self, seat: Seat) -> None:
+        num_failures = 0
+        while True:
+            await asyncio.sleep(BACKOFF_S[min(num_failures, len(BACKOFF_S) - 1)])
+            seat.state = WorkerState.STARTING
+            was_ready, reason = await self._live(seat)
+            seat.state = WorkerState.LOST
+            num_failures = 0 if was_ready else num_failures + 1
+            log.warning("worker %s: %s", seat.worker_id, reason)
+            if num_failures >= self._config.router.crash_loop_limit:
+                self._give_up(seat, reason)
+                return
+            self._metrics.worker_restarted(seat.pool, "exited" if was_ready else "start_failed")
+
+    async def _live(self, seat: Seat) -> tuple[bool, str]:
+        """One life of a seat's worker: whether it was ever ready, and why it ended."""
+        try:
+            worker = await self._launcher.start(seat.worker_id, seat.pool)
+        except StartFailed as error:
+            return False, f"did not start: {error.message}"
+        self._running[seat.worker_id] = worker
+        seat.node = worker.node
+        session = WorkerSession(worker.address, self._launcher.secret)
+        try:
+            return await self._serve(seat, worker, session)
+        except StartFailed as error:
+            return False, error.message
+        except asyncio.CancelledError:
+            await session.close()
+            await asyncio.shield(self._launcher.stop(worker))
+            raise
+        finally:
+            del self._running[seat.worker_id]
+            await session.close()
+            # A worker whose session is gone may still run: only its end makes room for the next.
+            await asyncio.shield(self._launcher.kill(worker))
+
+    async def _serve(self, seat: Seat, worker: StartedWorker, session: WorkerSession) -> tuple[bool, str]:
+        hello = await session.open(SESSION_TIMEOUT_S)
+        blocks, size = hello.blocks_total, hello.block_size
+        self._progress(f"{seat.worker_id} is up: {blocks} blocks, {blocks * size} tokens")
+        self._dispatcher.worker_up(seat.worker_id, hello, session)
+        listener = _Listener(self._dispatcher, worker)
+        ends = [
+            asyncio.create_task(session.run(listener)),
+            asyncio.create_task(self._launcher.wait_for_exit(worker)),
+        ]
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            reason = next(iter(done)).result()
+        finally:
+            was_ready = self._was_ready(seat.worker_id)
+            self._dispatcher.worker_down(seat.worker_id, worker.incarnation, "the worker is gone")
+            for task in ends:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        return was_ready, reason
+
+    def _was_ready(self, worker_id: str) -> bool:
+        workers = self._dispatcher.snapshot().workers
+        return any(view.id == worker_id and view.state is WorkerState.READY for view in workers)
+
+    def _seat_ended(self, task: asyncio.Task[None]) -> None:
+        """A bug in the keeping of a seat must not leave it empty in silence."""
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a seat is kept no more", exc_info=error)
+            if not self.failed.done():
+                self.failed.set_result(f"internal error: {error!r}")
+
+    def _give_up(self, seat: Seat, reason: str) -> None:
+        message = f"{seat.pool} worker {seat.worker_id} failed too often: {reason}"
+        log.error("%s", message)
+        others = [each for each in self._roster.seats.values() if each.pool is seat.pool and each is not seat]
+        del self._roster.seats[seat.worker_id]
+        if not others:
+            self._dispatcher.give_up(f"the {seat.pool} pool has no worker: {message}")
+        if not self.failed.done():
+            self.failed.set_result(message)
+
+
+class _Listener:
+    """Passes one worker's events on to the dispatcher."""
+
+    def __init__(self, dispatcher: RunningDispatcher, worker: StartedWorker) -> None:
+        self._dispatcher = dispatcher
+        self._worker = worker
+
+    def __call__(self, event: object) -> None:
+        self._dispatcher.worker_said(self._worker.worker_id, self._worker.incarnation, event)  # type: ignore[arg-type]
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        log.error("a worker could not be ended", exc_info=error)

@@ -1,0 +1,113 @@
+"""What the router counts and measures as it happens; `router.gauges` reads the rest when scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Info, disable_created_metrics
+
+from router.series import (
+    HANDOFF_FAILURES,
+    OTHER,
+    REJECTIONS,
+    RESTARTS,
+    TRANSPORTS,
+    HandoffSeries,
+    LatencySeries,
+    RequestSeries,
+    WorkerSeries,
+)
+from twinpool.types import FinishReason, Pool, Timing, Usage
+
+
+class Metrics:
+    """Every counter and histogram, in a registry of its own; unknown label values become "other".
+
+    Belongs to the event loop's thread; `registry` may be collected from any.
+    """
+
+    def __init__(self) -> None:
+        # Creation times would double the number of series, and no dashboard asks for them.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._requests = RequestSeries(self.registry)
+        self._latencies = LatencySeries(self.registry)
+        self._handoffs = HandoffSeries(self.registry)
+        self._workers = WorkerSeries(self.registry)
+
+    def describe(self, version: str, cache: Mapping[str, str]) -> None:
+        """Set build_info and cache_config_info; once."""
+        Info("twinpool_build", "Version of Twinpool.", registry=self.registry).info({"version": version})
+        info = Info("twinpool_cache_config", "How the KV cache is laid out.", registry=self.registry)
+        info.info(dict(cache))
+
+    # Calls, told by the boundary and the services.
+
+    def call_ended(self, method: str, code: str) -> None:
+        """Count a call of any method. code: a gRPC status code's name."""
+        self._requests.calls.labels(method, code).inc()
+
+    def client_disconnected(self) -> None:
+        """Count a stream that its client left before its end."""
+        self._requests.disconnects.inc()
+
+    def request_rejected(self, reason: str) -> None:
+        """Count a request refused at the door or by the queue. reason: the error's."""
+        self._requests.rejections.labels(_known(reason.lower(), REJECTIONS)).inc()
+
+    # Requests, told by the dispatcher; canaries are not.
+
+    def first_token(self, ttft_s: float, num_tokens: int = 1) -> None:
+        """A request's first token came, ttft_s after its arrival; num_tokens with those that came with it."""
+        self._latencies.ttft.observe(ttft_s)
+        self._requests.generation_tokens_total.inc(num_tokens)
+
+    def token_gap(self, gap_s: float, num_tokens: int) -> None:
+        """num_tokens more came together, gap_s after the one before: each took an equal share."""
+        for _ in range(num_tokens):
+            self._latencies.token_gap.observe(gap_s / num_tokens)
+        self._requests.generation_tokens_total.inc(num_tokens)
+
+    def request_finished(self, reason: FinishReason, timing: Timing, usage: Usage) -> None:
+        """A request ended well."""
+        self._requests.finished.labels(reason.value).inc()
+        self._requests.prompt_tokens.observe(usage.prompt_tokens)
+        self._requests.prompt_tokens_total.inc(usage.prompt_tokens)
+        self._requests.generation_tokens.observe(usage.completion_tokens)
+        phases = (timing.queue_s, timing.prefill_s, timing.handoff_wait_s, timing.decode_s)
+        for histogram, seconds in zip(self._latencies.phases, phases, strict=True):
+            histogram.observe(seconds)
+        self._latencies.duration.observe(sum(phases))
+        if usage.completion_tokens > 1:
+            after_first_s = timing.handoff_wait_s + timing.decode_s
+            self._latencies.time_per_token.observe(after_first_s / (usage.completion_tokens - 1))
+
+    # Hand-offs and workers, told by the dispatcher.
+
+    def handoff_done(self, transport: str, num_bytes: int, seconds: float) -> None:
+        """A cache arrived whole."""
+        transport = _known(transport, TRANSPORTS)
+        self._handoffs.seconds.labels(transport).observe(seconds)
+        self._handoffs.num_bytes.labels(transport).inc(num_bytes)
+
+    def handoff_failed(self, reason: str) -> None:
+        """A cache did not arrive. reason: one of HANDOFF_FAILURES."""
+        self._handoffs.failures.labels(_known(reason, HANDOFF_FAILURES)).inc()
+
+    def lease_expired(self) -> None:
+        """A reservation ran out of time."""
+        self._handoffs.leases_expired.inc()
+
+    def step(self, pool: Pool, seconds: float, rows: int) -> None:
+        """A worker made one step of a batch of `rows` rows, one token each."""
+        self._workers.step.labels(pool.value).observe(seconds)
+        self._workers.batch_size.observe(rows)
+        self._workers.step_tokens.observe(rows)
+
+    def worker_restarted(self, pool: Pool, reason: str) -> None:
+        """A worker is being replaced. reason: one of RESTARTS."""
+        self._workers.restarts.labels(pool.value, _known(reason, RESTARTS)).inc()
+
+
+def _known(value: str, known: tuple[str, ...]) -> str:
+    return value if value in known else OTHER

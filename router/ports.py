@@ -1,0 +1,114 @@
+"""What the gRPC services need from the dispatcher, and the values that pass between them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from twinpool.messages import LoadReport
+from twinpool.types import FinishReason, Pool, RowParams, ServedBy, Timing, WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A validated, tokenized request.
+
+    pair: worker ids (prefill, decode) that alone may serve it, for canaries; None: any.
+    A request with a pair is not counted among users' requests.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    params: RowParams
+    pair: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a choice ended well."""
+
+    finish_reason: FinishReason
+    timing: Timing
+    workers: ServedBy
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """New tokens of one choice, all that came since the last Output; ending is set in the last only."""
+
+    choice_index: int
+    token_ids: tuple[int, ...]
+    ending: Ending | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One worker as `status` and the gauges show it. load: its newest report."""
+
+    id: str
+    pool: Pool
+    state: WorkerState
+    pid: int
+    node: str
+    incarnation: str
+    blocks_total: int
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class PairView:
+    """One prefill-decode pair, by worker ids. ready: a canary has passed through it."""
+
+    prefill: str
+    decode: str
+    transport: str
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole system at one moment."""
+
+    model: str
+    serving: bool
+    queue_requests: int
+    queue_tokens: int
+    num_requests: int
+    workers: tuple[WorkerView, ...]
+    pairs: tuple[PairView, ...]
+    handoffs_in_flight: int
+    target_workers: dict[Pool, int]
+
+
+class Outputs(AsyncIterator[Output], Protocol):
+    """What comes of one request; see `Dispatcher.submit`."""
+
+    async def aclose(self) -> None:
+        """The reader leaves; a request that has not ended is cancelled."""
+        ...
+
+
+class Dispatcher(Protocol):
+    """The running system behind the services. All methods belong to the event loop's thread."""
+
+    def submit(self, request: Request) -> Outputs:
+        """Queue a request, or raise QueueFull, PoolUnavailable, ServerDraining, DuplicateRequestId.
+
+        The iterator yields at least one Output and ends after the one with an ending. It raises the
+        request's typed error if it fails. Tokens that come while nobody reads merge into one Output.
+        Closing the iterator (aclose) cancels the request.
+        """
+        ...
+
+    def abort(self, request_id: str) -> bool:
+        """End a request with FinishReason.ABORT; False if no such request is in flight."""
+        ...
+
+    def max_request_tokens(self) -> int:
+        """Most tokens of prompt and answer that fit either side's whole pool."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """The state now."""
+        ...

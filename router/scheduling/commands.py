@@ -1,0 +1,55 @@
+"""What the scheduler wants done, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from router.ports import Output
+from twinpool.errors import TwinpoolError
+from twinpool.messages import Command
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A command to a worker's session."""
+
+    worker_id: str
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Tokens for a request's stream; the stream ends with an output that has an ending."""
+
+    request_id: str
+    output: Output
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """A request's stream ends with an error."""
+
+    request_id: str
+    error: TwinpoolError
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePair:
+    """A pair is joined: let a canary through it, then say PairProven. Worker ids, and incarnations."""
+
+    prefill_id: str
+    decode_id: str
+    prefill: str
+    decode: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceWorker:
+    """End this incarnation; the launcher starts another."""
+
+    worker_id: str
+    incarnation: str
+    reason: str
+
+
+SchedulerCommand = Send | Emit | Fail | ProbePair | ReplaceWorker

@@ -1,0 +1,80 @@
+"""What the scheduler is told. Time comes beside each event, on one monotonic clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from router.ports import Request
+from twinpool.messages import Event, Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A validated request is queued."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Its client left; nobody hears of it any more."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Somebody asked for its end; its client hears finish reason abort."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUp:
+    """A session with a worker is open. worker_id: its name, kept by its replacement."""
+
+    worker_id: str
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDown:
+    """A worker's session or process is gone."""
+
+    worker_id: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSaid:
+    """A worker's message, as it came."""
+
+    worker_id: str
+    incarnation: str
+    message: Event
+
+
+@dataclass(frozen=True, slots=True)
+class PairProven:
+    """A canary has passed from one worker to the other; ids of incarnations."""
+
+    prefill: str
+    decode: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGivenUp:
+    """A pool has no worker and will not get one."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+SchedulerEvent = (
+    Arrived | Cancelled | Aborted | WorkerUp | WorkerDown | WorkerSaid | PairProven | PoolGivenUp | Tick
+)

@@ -1,0 +1,131 @@
+"""The workers and pairs the scheduler may use, and how full they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from twinpool.kv.blocks import blocks_for
+from twinpool.messages import Hello, LoadReport
+from twinpool.types import Pool
+
+REJOIN_BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
+PROBE_AGAIN_S = 60.0
+"""A pair that no canary has proven by then is joined, and so probed, again; longer than a canary takes."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One worker with an open session.
+
+    charged: blocks counted for attempts that the worker's newest report may not show yet. On a prefill
+    worker that is every attempt from placing to PrefillEnded; on a decode worker every reservation not
+    answered yet.
+    """
+
+    worker_id: str
+    hello: Hello
+    load: LoadReport
+    charged: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def pool(self) -> Pool:
+        """Its pool."""
+        return self.hello.pool
+
+    @property
+    def incarnation(self) -> str:
+        """Its life."""
+        return self.hello.incarnation
+
+    @property
+    def blocks_free(self) -> int:
+        """Blocks that nothing is known to have a claim on."""
+        free = self.hello.blocks_total if self.pool is Pool.PREFILL else self.load.blocks_free
+        return free - sum(self.charged.values())
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens its whole pool holds."""
+        return self.hello.blocks_total * self.hello.block_size
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that so many tokens take here."""
+        return blocks_for(num_tokens, self.hello.block_size)
+
+
+@dataclass(slots=True, eq=False)
+class Pair:
+    """A prefill worker's connection to a decode worker. transport is empty while it is not joined."""
+
+    prefill: Worker
+    decode: Worker
+    transport: str = ""
+    proven: bool = False
+    num_failures: int = 0
+    rejoin_at: float | None = None
+
+    def broke(self, now: float) -> None:
+        """It is not usable; join again after a while."""
+        self.transport = ""
+        self.proven = False
+        backoff = REJOIN_BACKOFF_S[min(self.num_failures, len(REJOIN_BACKOFF_S) - 1)]
+        self.num_failures += 1
+        self.rejoin_at = now + backoff
+
+
+class Fleet:
+    """All workers with open sessions, and all pairs between them."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, Worker] = {}
+        self._pairs: dict[tuple[str, str], Pair] = {}
+
+    def add(self, worker_id: str, hello: Hello) -> list[Pair]:
+        """A worker is up; the new pairs, to be joined."""
+        load = LoadReport(blocks_free=hello.blocks_total)
+        worker = Worker(worker_id, hello, load)
+        others = self.pool(Pool.DECODE if worker.pool is Pool.PREFILL else Pool.PREFILL)
+        self._workers[worker_id] = worker
+        prefill_first = worker.pool is Pool.PREFILL
+        pairs = [Pair(worker, other) if prefill_first else Pair(other, worker) for other in others]
+        self._pairs |= {(pair.prefill.worker_id, pair.decode.worker_id): pair for pair in pairs}
+        return pairs
+
+    def remove(self, worker_id: str) -> None:
+        """A worker and its pairs are gone."""
+        del self._workers[worker_id]
+        self._pairs = {ids: pair for ids, pair in self._pairs.items() if worker_id not in ids}
+
+    def worker(self, worker_id: str | None) -> Worker | None:
+        """A worker by its id."""
+        return self._workers.get(worker_id) if worker_id else None
+
+    def by_incarnation(self, incarnation: str) -> Worker | None:
+        """A worker by its life."""
+        return next((each for each in self._workers.values() if each.incarnation == incarnation), None)
+
+    def pool(self, pool: Pool) -> list[Worker]:
+        """A pool's workers."""
+        return [worker for worker in self._workers.values() if worker.pool is pool]
+
+    def workers(self) -> Iterator[Worker]:
+        """All workers."""
+        return iter(self._workers.values())
+
+    def pair(self, prefill_id: str, decode_id: str) -> Pair | None:
+        """A pair by its workers' ids."""
+        return self._pairs.get((prefill_id, decode_id))
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs."""
+        return iter(self._pairs.values())
+
+    def serves(self) -> bool:
+        """Whether at least one pair may take users' requests."""
+        return any(pair.proven for pair in self._pairs.values())
+
+    def capacity_tokens(self) -> int:
+        """Most tokens of one request that fit either side's whole pool; 0 without workers."""
+        sides = [self.pool(Pool.PREFILL), self.pool(Pool.DECODE)]
+        return min(max((worker.capacity_tokens for worker in side), default=0) for side in sides)

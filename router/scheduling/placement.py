@@ -1,0 +1,70 @@
+"""Where a request goes: pure functions of the fleet."""
+
+from __future__ import annotations
+
+from router.scheduling.fleet import Fleet, Pair, Worker
+from router.scheduling.requests import RequestState
+from twinpool.kv.blocks import reservation_tokens
+from twinpool.types import Pool
+
+
+def reserved_tokens(state: RequestState) -> int:
+    """Tokens the decode worker sets aside for a request."""
+    return reservation_tokens(len(state.request.prompt_ids), state.request.params.max_tokens)
+
+
+def has_slot(prefill: Worker, most_prompts: int) -> bool:
+    """Whether a prefill worker takes another prompt."""
+    return len(prefill.charged) < most_prompts
+
+
+def choose_pair(fleet: Fleet, state: RequestState, *, most_prompts: int, most_rows: int) -> Pair | None:
+    """The usable pair with the least to read on its prefill side, then the most room on its decode side.
+
+    None if no pair has room now. A request with a pair of its own takes that one, proven or not.
+    """
+    pairs = [pair for pair in _usable_pairs(fleet, state) if _fits(pair, state, most_prompts, most_rows)]
+    return min(
+        pairs,
+        key=lambda pair: (
+            sum(pair.prefill.charged.values()),
+            pair.decode.load.running + len(pair.decode.charged),
+            -pair.decode.blocks_free,
+        ),
+        default=None,
+    )
+
+
+def choose_prefill(fleet: Fleet, state: RequestState, *, most_prompts: int) -> Worker | None:
+    """The prefill worker with the least to read, for a request that needs no hand-off."""
+    if state.request.pair is not None:
+        pinned = fleet.worker(state.request.pair[0])
+        return pinned if pinned and _reads(pinned, state, most_prompts) else None
+    serving = {pair.prefill.worker_id for pair in fleet.pairs() if pair.proven}
+    workers = [
+        worker
+        for worker in fleet.pool(Pool.PREFILL)
+        if worker.worker_id in serving and _reads(worker, state, most_prompts)
+    ]
+    return min(workers, key=lambda worker: sum(worker.charged.values()), default=None)
+
+
+def _usable_pairs(fleet: Fleet, state: RequestState) -> list[Pair]:
+    if state.request.pair is not None:
+        pair = fleet.pair(*state.request.pair)
+        return [pair] if pair and pair.transport else []
+    return [pair for pair in fleet.pairs() if pair.proven]
+
+
+def _fits(pair: Pair, state: RequestState, most_prompts: int, most_rows: int) -> bool:
+    decode = pair.decode
+    num_rows = decode.load.running + decode.load.waiting + len(decode.charged)
+    if num_rows >= most_rows or not _reads(pair.prefill, state, most_prompts):
+        return False
+    return decode.blocks_for(reserved_tokens(state)) <= decode.blocks_free
+
+
+def _reads(prefill: Worker, state: RequestState, most_prompts: int) -> bool:
+    if not has_slot(prefill, most_prompts):
+        return False
+    return prefill.blocks_for(state.num_tokens) <= prefill.blocks_free

@@ -1,0 +1,110 @@
+"""One request in the scheduler: its phase, its token log, its times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from router.ports import Request
+from twinpool.types import Timing
+
+
+class Phase(StrEnum):
+    """Where a request is.
+
+        queued ─► reserving ─► prefilling ─► handing off ─► decoding ─► ended
+           ▲          │             │              │
+           └──────────┴─────────────┴──────────────┘  refused, expired, or a worker left before it began
+
+    A choice with one token left goes from queued straight to prefilling, and from there to ended.
+    """
+
+    QUEUED = "queued"
+    RESERVING = "reserving"
+    PREFILLING = "prefilling"
+    HANDING_OFF = "handing_off"
+    DECODING = "decoding"
+    ENDED = "ended"
+
+
+LEGAL_PHASES = frozenset(
+    {
+        (Phase.QUEUED, Phase.RESERVING),
+        (Phase.QUEUED, Phase.PREFILLING),
+        (Phase.RESERVING, Phase.PREFILLING),
+        (Phase.PREFILLING, Phase.HANDING_OFF),
+        (Phase.HANDING_OFF, Phase.DECODING),
+        (Phase.RESERVING, Phase.QUEUED),
+        (Phase.PREFILLING, Phase.QUEUED),
+        (Phase.HANDING_OFF, Phase.QUEUED),
+        *((phase, Phase.ENDED) for phase in Phase if phase is not Phase.ENDED),
+    }
+)
+
+TIMED_AS = {
+    Phase.QUEUED: "queue_s",
+    Phase.RESERVING: "queue_s",
+    Phase.PREFILLING: "prefill_s",
+    Phase.HANDING_OFF: "handoff_wait_s",
+    Phase.DECODING: "decode_s",
+}
+"""Which of `Timing`'s phases a request's time goes to; an attempt made again adds to the same ones."""
+
+
+class IllegalPhase(RuntimeError):
+    """A request was about to skip a phase of its life: a bug."""
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """A request the scheduler holds. arrival: its place among all requests, kept for good.
+
+    log: every token accepted. blocked_since: when no worker had room for it first, while queued.
+    attempt: the current try, empty while queued. prefill and decode: worker ids of the current try.
+    """
+
+    request: Request
+    arrival: int
+    entered_at: float
+    phase: Phase = Phase.QUEUED
+    log: list[int] = field(default_factory=list)
+    attempt: str = ""
+    prefill_id: str = ""
+    decode_id: str | None = None
+    blocked_since: float | None = None
+    num_requeues: int = 0
+    _seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        return self.request.request_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens a prefill has to read: prompt and token log."""
+        return len(self.request.prompt_ids) + len(self.log)
+
+    @property
+    def needs_decode(self) -> bool:
+        """Whether more than one token is left to produce."""
+        return self.request.params.max_tokens - len(self.log) > 1
+
+    def enter(self, phase: Phase, now: float) -> None:
+        """Change the phase; the time since the last change goes to the phase left."""
+        if (self.phase, phase) not in LEGAL_PHASES:
+            raise IllegalPhase(f"request {self.request_id}: {self.phase} to {phase}")
+        name = TIMED_AS[self.phase]
+        self._seconds[name] = self._seconds.get(name, 0.0) + now - self.entered_at
+        self.phase = phase
+        self.entered_at = now
+
+    def found_no_room(self, now: float) -> float:
+        """No worker had room for it; for how many seconds that has been so."""
+        if self.blocked_since is None:
+            self.blocked_since = now
+        return now - self.blocked_since
+
+    def timing(self) -> Timing:
+        """Seconds by phase so far."""
+        return Timing(**self._seconds)

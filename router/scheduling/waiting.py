@@ -1,0 +1,39 @@
+"""The requests that wait for a prefill worker, in the order of their first arrival."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+
+from router.scheduling.requests import RequestState
+
+
+class WaitingQueue:
+    """Sorted by arrival, so that a request queued again takes its old place. Canaries come first."""
+
+    def __init__(self) -> None:
+        self._states: list[RequestState] = []
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        """A snapshot: the queue may change while one walks it."""
+        return iter(list(self._states))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens waiting to be read."""
+        return sum(state.num_tokens for state in self._states)
+
+    def add(self, state: RequestState) -> None:
+        """Take a request in at its place."""
+        bisect.insort(self._states, state, key=_place)
+
+    def remove(self, state: RequestState) -> None:
+        """Take a request out; it must be in."""
+        self._states.remove(state)
+
+
+def _place(state: RequestState) -> tuple[bool, int]:
+    return (state.request.pair is None, state.arrival)

@@ -1,0 +1,151 @@
+"""The router's two gRPC servers: one for prompts, one for operations; health and reflection on both."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health as health_service
+from grpc_reflection.v1alpha import reflection
+
+from router.boundary import Boundary
+from router.calls import OpenCalls
+from router.canary import PairChecker
+from router.door import Door
+from router.health import INFERENCE, OPERATIONS, Health
+from router.metrics import Metrics
+from router.ports import Dispatcher
+from router.services.inference import InferenceService
+from router.services.operations import OperationsService
+from router.text import NewDetokenizer, TextThreads, Tokenizer
+from twinpool.errors import StartFailed
+from twinpool.types import ModelCard
+from twinpool.v1 import inference_pb2_grpc, operations_pb2_grpc
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+# Time for the last statuses to leave, once every call of ours has ended.
+CLOSE_S = 0.5
+
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    # A port in use must be an error, not a second server that takes half of the calls.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.absolute_max_metadata_size", 64 * 1024),
+    # Far above the queue's limit: a full queue must be told, not hidden in a client's own.
+    ("grpc.max_concurrent_streams", 8192),
+    # Many clients ping every 30 s even when idle; the default would close their connections.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 2),
+    # Finds clients whose machine or network is gone, so that their requests end.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens. port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class RouterServer:
+    """Both servers. Life: built -> started (health: not serving) -> serving or not -> stopped."""
+
+    def __init__(
+        self,
+        *,
+        inference: InferenceService,
+        operations: OperationsService,
+        health: Health,
+        boundary: Boundary,
+        calls: OpenCalls,
+        text: TextThreads,
+    ) -> None:
+        self._inference = inference
+        self._operations = operations
+        self._health = health
+        self._boundary = boundary
+        self._calls = calls
+        self._text = text
+        self._servers: list[grpc.aio.Server] = []
+
+    async def start(self, inference: Address, operations: Address) -> tuple[Address, Address]:
+        """Listen on both addresses; return them with the ports taken. Raises StartFailed."""
+        await self._health.start()
+        front, back = self._new_server(), self._new_server()
+        inference_pb2_grpc.add_InferenceServicer_to_server(self._inference, front)
+        operations_pb2_grpc.add_OperationsServicer_to_server(self._operations, back)
+        _reflect(INFERENCE, front)
+        _reflect(OPERATIONS, back)
+        bound = (_bind(front, inference), _bind(back, operations))
+        self._servers = [front, back]
+        for server in self._servers:
+            await server.start()
+        return bound
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tell health's clients whether prompts are served."""
+        await self._health.set_serving(serving)
+
+    async def stop(self, grace_s: float) -> None:
+        """Let streams finish for grace_s seconds, end the rest as UNAVAILABLE, close both ports.
+
+        Calls still get in until the streams are done, so that they are refused typed: have the
+        dispatcher refuse new requests first.
+        """
+        await self._health.set_serving(False)
+        await self._calls.wait_idle(grace_s)
+        self._calls.end_all()
+        await asyncio.gather(*(server.stop(CLOSE_S) for server in self._servers))
+        await asyncio.to_thread(self._text.close)
+
+    def _new_server(self) -> grpc.aio.Server:
+        server = grpc.aio.server(interceptors=[self._boundary], options=SERVER_OPTIONS)
+        self._health.add_to(server)
+        return server
+
+
+def build_server(
+    *,
+    dispatcher: Dispatcher,
+    pairs: PairChecker,
+    tokenizer: Tokenizer,
+    new_detokenizer: NewDetokenizer,
+    card: ModelCard,
+    metrics: Metrics,
+    slow_reader_s: float,
+) -> RouterServer:
+    """Put the shell around a dispatcher together. Every argument outlives the server."""
+    text = TextThreads(tokenizer)
+    door = Door(card, text, dispatcher.max_request_tokens)
+    calls = OpenCalls()
+    return RouterServer(
+        inference=InferenceService(dispatcher, door, new_detokenizer, metrics),
+        operations=OperationsService(dispatcher, pairs),
+        health=Health(),
+        boundary=Boundary(calls, metrics, slow_reader_s),
+        calls=calls,
+        text=text,
+    )
+
+
+def _bind(server: grpc.aio.Server, address: Address) -> Address:
+    try:
+        return Address(address.host, server.add_insecure_port(str(address)))
+    except RuntimeError as error:
+        raise StartFailed(f"cannot listen on {address}: is the port in use?") from error
+
+
+def _reflect(service: str, server: grpc.aio.Server) -> None:
+    names = (service, health_service.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)

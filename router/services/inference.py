@@ -1,0 +1,125 @@
+"""The Inference service: parses, opens the door, relays the dispatcher's tokens as chunks of text."""
+
+# gRPC names the methods and passes each a context.
+# ruff: noqa: ARG002, N802
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, Protocol
+
+import grpc
+
+from router import admission
+from router.answer import Answer
+from router.arrivals import Arrivals
+from router.codec import inference as codec
+from router.door import Door
+from router.exchange import GenerationAsked
+from router.ports import Dispatcher, Outputs
+from router.text import NewDetokenizer
+from twinpool.errors import TwinpoolError
+from twinpool.v1 import inference_pb2 as pb
+from twinpool.v1 import inference_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class RejectionCounter(Protocol):
+    """Counts refused requests. reason: the error's."""
+
+    def request_rejected(self, reason: str) -> None:
+        """The door, or the queue behind it, has refused a request."""
+        ...
+
+
+class InferenceService(inference_pb2_grpc.InferenceServicer):
+    """Raises typed errors; the boundary turns them into statuses and bounds each write."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        door: Door,
+        new_detokenizer: NewDetokenizer,
+        counter: RejectionCounter,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._door = door
+        self._new_detokenizer = new_detokenizer
+        self._counter = counter
+        self._arrivals = Arrivals()
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Continue one prompt."""
+        request_id = request.request_id or _new_request_id()
+        with self._counting_refusals():
+            admission.check_count("token_ids.ids", len(request.token_ids.ids), self._door.limits)
+            answer, outputs = await self._admit(codec.generate_asked(request), request_id)
+        async with aclosing(outputs):
+            async for output in outputs:
+                yield pb.GenerateResponse(request_id=request_id, chunk=codec.chunk(answer.chunk(output)))
+
+    async def Chat(self, request: pb.ChatRequest, context: Context) -> AsyncIterator[pb.ChatResponse]:
+        """Answer a conversation."""
+        request_id = request.request_id or _new_request_id()
+        with self._counting_refusals():
+            admission.check_count("messages", len(request.messages), self._door.limits)
+            answer, outputs = await self._admit(codec.chat_asked(request), request_id)
+        async with aclosing(outputs):
+            async for output in outputs:
+                yield pb.ChatResponse(request_id=request_id, chunk=codec.chunk(answer.chunk(output)))
+
+    async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
+        """End requests by id."""
+        admission.check_abort_ids(request.request_ids)
+        results = [codec.abort_result(id_, self._abort(id_)) for id_ in request.request_ids]
+        return pb.AbortResponse(results=results)
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        """Text to token ids."""
+        self._door.check_model(request.model)
+        admission.check_text("text", request.text, self._door.limits)
+        ids = await self._door.text.encode(request.text, codec.add_special_tokens(request))
+        return pb.TokenizeResponse(token_ids=ids)
+
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
+        """Token ids to text."""
+        self._door.check_model(request.model)
+        admission.check_count("token_ids", len(request.token_ids), self._door.limits)
+        admission.check_token_ids("token_ids", request.token_ids, self._door.limits)
+        text = await self._door.text.decode(tuple(request.token_ids), codec.skip_special_tokens(request))
+        return pb.DetokenizeResponse(text=text)
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
+        """The one model."""
+        return pb.ListModelsResponse(models=[codec.model(self._door.card)])
+
+    async def _admit(self, asked: GenerationAsked, request_id: str) -> tuple[Answer, Outputs]:
+        """Submit a request. Its outputs must be closed; nothing may be awaited before that is sure."""
+        admission.check_request_id(request_id)
+        with self._arrivals.arriving(request_id) as arrival:
+            request = await self._door.admit(asked, request_id)
+            detokenizer = self._new_detokenizer(asked.skip_special_tokens)
+            outputs = self._dispatcher.submit(request)
+        if arrival.aborted:
+            self._dispatcher.abort(request_id)
+        return Answer(request, detokenizer, return_prompt_ids=asked.return_prompt_token_ids), outputs
+
+    @contextmanager
+    def _counting_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except TwinpoolError as error:
+            self._counter.request_rejected(error.reason)
+            raise
+
+    def _abort(self, request_id: str) -> bool:
+        return self._dispatcher.abort(request_id) or self._arrivals.abort(request_id)
+
+
+def _new_request_id() -> str:
+    return uuid.uuid4().hex

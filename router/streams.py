@@ -1,0 +1,68 @@
+"""One request's way out of the router: tokens go in as they come, and come out as fast as they are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+from router.ports import Ending, Output
+from twinpool.errors import TwinpoolError
+
+
+class OutputStream:
+    """The `AsyncIterator[Output]` of one choice.
+
+    Putting never waits: tokens that come while nobody reads merge into one Output, so a slow reader holds
+    at most its own answer. left: called once when the reader leaves before the end.
+    """
+
+    def __init__(self, left: Callable[[], None]) -> None:
+        self._left: Callable[[], None] | None = left
+        self._tokens: list[int] = []
+        self._ending: Ending | None = None
+        self._error: TwinpoolError | None = None
+        self._news = asyncio.Event()
+        self._outputs = self._read()
+
+    def put(self, output: Output) -> None:
+        """Take new tokens, or the end."""
+        self._tokens.extend(output.token_ids)
+        self._ending = output.ending
+        self._news.set()
+
+    def fail(self, error: TwinpoolError) -> None:
+        """End with an error, after the tokens there are."""
+        self._error = error
+        self._news.set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event is in."""
+        return self._ending is not None or self._error is not None
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self
+
+    async def __anext__(self) -> Output:
+        return await anext(self._outputs)
+
+    async def aclose(self) -> None:
+        """The reader leaves; a request that has not ended is cancelled."""
+        await self._outputs.aclose()
+        left, self._left = self._left, None
+        if left is not None and not self.ended:
+            left()
+
+    async def _read(self) -> AsyncGenerator[Output, None]:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            # Taken before the yield: more may be put while the reader works on this output.
+            tokens, self._tokens = tuple(self._tokens), []
+            ending, error = self._ending, self._error
+            if tokens or ending is not None:
+                yield Output(0, tokens, ending)
+            if ending is not None:
+                return
+            if error is not None:
+                raise error

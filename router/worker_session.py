@@ -1,0 +1,77 @@
+"""The router's end of its session with one worker: commands go out and events come in, each in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import grpc
+
+from twinpool.errors import StartFailed
+from twinpool.messages import Command, Event, Hello
+from twinpool.rpc.limits import SECRET_KEY, SESSION_OPTIONS
+from twinpool.rpc.worker_codec import command_to_pb, event_from_pb
+from twinpool.v1 import worker_pb2 as pb
+from twinpool.v1 import worker_pb2_grpc as pb_grpc
+
+log = logging.getLogger(__name__)
+
+
+class SessionListener(Protocol):
+    """Who hears a worker's events, on the event loop."""
+
+    def __call__(self, event: Event) -> None:
+        """Take one event; must not block."""
+        ...
+
+
+class WorkerSession:
+    """One life of one session: `open`, then `run` until it ends, with `send` in between."""
+
+    def __init__(self, address: str, secret: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address, options=SESSION_OPTIONS)
+        self._secret = secret
+        self._outgoing: asyncio.Queue[Command] = asyncio.Queue()
+        self._call: grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse] | None = None
+
+    async def open(self, timeout_s: float) -> Hello:
+        """Dial; the worker's introduction. Raises StartFailed."""
+        stub = pb_grpc.WorkerStub(self._channel)
+        self._call = stub.Session(self._commands(), metadata=((SECRET_KEY, self._secret),))
+        try:
+            async with asyncio.timeout(timeout_s):
+                first = await self._call.read()
+        except (TimeoutError, grpc.aio.AioRpcError) as error:
+            await self.close()
+            raise StartFailed(f"no session: {error}") from error
+        event = event_from_pb(first) if isinstance(first, pb.SessionResponse) else None
+        if not isinstance(event, Hello):
+            await self.close()
+            raise StartFailed("the worker did not introduce itself")
+        return event
+
+    def send(self, command: Command) -> None:
+        """Send a command, after those sent before; dropped if the session has ended."""
+        self._outgoing.put_nowait(command)
+
+    async def run(self, listener: SessionListener) -> str:
+        """Pass events on until the session ends; why it ended."""
+        assert self._call is not None  # noqa: S101 (open() was awaited)
+        try:
+            while isinstance(response := await self._call.read(), pb.SessionResponse):
+                listener(event_from_pb(response))
+        except grpc.aio.AioRpcError as error:
+            return f"session lost: {error.details()}"
+        return "session ended"
+
+    async def close(self) -> None:
+        """End the session and the channel."""
+        if self._call is not None:
+            self._call.cancel()
+        await self._channel.close()
+
+    async def _commands(self) -> AsyncIterator[pb.SessionRequest]:
+        while True:
+            yield command_to_pb(await self._outgoing.get())
