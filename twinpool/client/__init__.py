@@ -1,0 +1,22 @@
+"""The Python client: prompts in, typed chunks and typed errors out."""
+
+from twinpool.client.asynchronous import AsyncClient
+from twinpool.client.blocking import Client
+from twinpool.client.errors import ServerUnreachable
+from twinpool.client.operations import AsyncOperationsClient, OperationsClient
+from twinpool.client.streams import AsyncStream, Stream
+from twinpool.client.values import Chunk, Completion, Options, Summary
+
+__all__ = [
+    "AsyncClient",
+    "AsyncOperationsClient",
+    "AsyncStream",
+    "Chunk",
+    "Client",
+    "Completion",
+    "OperationsClient",
+    "Options",
+    "ServerUnreachable",
+    "Stream",
+    "Summary",
+]

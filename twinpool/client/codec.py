@@ -1,0 +1,156 @@
+"""Client values to protobuf messages of the inference service, and back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from twinpool.client.values import Chunk, Options, Prompt, Summary
+from twinpool.errors import InternalError, InvalidRequest
+from twinpool.types import FinishReason, ModelCard, ServedBy, Timing, Usage
+from twinpool.v1 import inference_pb2 as pb
+
+_SAMPLING_FIELDS = ("max_tokens", "temperature", "top_k", "top_p", "seed", "ignore_eos")
+_OUTPUT_FIELDS = ("skip_special_tokens", "return_prompt_token_ids")
+_FINISH_REASONS = {
+    pb.FINISH_REASON_UNSPECIFIED: None,
+    pb.FINISH_REASON_STOP: FinishReason.STOP,
+    pb.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    pb.FINISH_REASON_ABORT: FinishReason.ABORT,
+}
+
+
+def generate_request(prompt: Prompt, options: Options) -> pb.GenerateRequest:
+    """Raises InvalidRequest for values that no message can carry, TypeError for unknown options."""
+    request = pb.GenerateRequest(
+        request_id=_request_id(options),
+        model=options.get("model", ""),
+        sampling=_sampling(options),
+        output=_output(options),
+    )
+    if isinstance(prompt, str):
+        with _names("text"):
+            request.text = prompt
+    else:
+        # An empty list is a prompt too, for the server to refuse.
+        request.token_ids.SetInParent()
+        with _names("token_ids.ids"):
+            request.token_ids.ids.extend(prompt)
+    return request
+
+
+def chat_request(messages: Sequence[Mapping[str, str]], options: Options) -> pb.ChatRequest:
+    """messages: each with role and content, oldest first. Raises as generate_request does."""
+    request = pb.ChatRequest(
+        request_id=_request_id(options),
+        model=options.get("model", ""),
+        sampling=_sampling(options),
+        output=_output(options),
+    )
+    with _names("messages"):
+        request.messages.extend(pb.ChatMessage(**message) for message in messages)
+    return request
+
+
+def abort_request(request_ids: str | Iterable[str]) -> pb.AbortRequest:
+    """One id or several."""
+    return pb.AbortRequest(request_ids=[request_ids] if isinstance(request_ids, str) else request_ids)
+
+
+def tokenize_request(text: str, add_special_tokens: bool) -> pb.TokenizeRequest:
+    """Raises InvalidRequest for text that is not Unicode."""
+    request = pb.TokenizeRequest(add_special_tokens=add_special_tokens)
+    with _names("text"):
+        request.text = text
+    return request
+
+
+def detokenize_request(token_ids: Iterable[int], skip_special_tokens: bool) -> pb.DetokenizeRequest:
+    """Raises InvalidRequest for ids that are no 32-bit integers."""
+    request = pb.DetokenizeRequest(skip_special_tokens=skip_special_tokens)
+    with _names("token_ids"):
+        request.token_ids.extend(token_ids)
+    return request
+
+
+def chunk_from(response: pb.GenerateResponse | pb.ChatResponse) -> Chunk:
+    """The chunk of one message of a stream."""
+    chunk = response.chunk
+    if chunk.finish_reason not in _FINISH_REASONS:
+        raise InternalError(f"finish reason {chunk.finish_reason} is unknown to this client")
+    return Chunk(
+        text=chunk.text,
+        token_ids=tuple(chunk.token_ids),
+        choice_index=chunk.choice_index,
+        finish_reason=_FINISH_REASONS[chunk.finish_reason],
+        summary=_summary_from(chunk.summary) if chunk.HasField("summary") else None,
+    )
+
+
+def aborted_from(response: pb.AbortResponse) -> dict[str, bool]:
+    """For each id, whether a request was in flight and has been ended."""
+    return {result.request_id: result.outcome == pb.ABORT_OUTCOME_ABORTED for result in response.results}
+
+
+def models_from(response: pb.ListModelsResponse) -> tuple[ModelCard, ...]:
+    """The models served."""
+    return tuple(
+        ModelCard(
+            name=model.name,
+            max_context_tokens=model.max_context_tokens,
+            vocab_size=model.vocab_size,
+            eos_token_ids=tuple(model.eos_token_ids),
+            dtype=model.dtype,
+        )
+        for model in response.models
+    )
+
+
+def _summary_from(summary: pb.Summary) -> Summary:
+    workers, timing = summary.workers, summary.timing
+    return Summary(
+        usage=Usage(summary.usage.prompt_tokens, summary.usage.completion_tokens),
+        timing=Timing(timing.queue_s, timing.prefill_s, timing.handoff_wait_s, timing.decode_s),
+        workers=ServedBy(workers.prefill, workers.decode if workers.HasField("decode") else None),
+        seed=summary.seed,
+        prompt_token_ids=tuple(summary.prompt_token_ids),
+    )
+
+
+def _request_id(options: Options) -> str:
+    unknown = options.keys() - Options.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
+    # Drawn here rather than by the server, so that the caller can abort before the first token.
+    return options.get("request_id") or uuid.uuid4().hex
+
+
+def _sampling(options: Options) -> pb.SamplingParams:
+    sampling = pb.SamplingParams()
+    for name in _SAMPLING_FIELDS:
+        with _names(f"sampling.{name}"):
+            _set(sampling, name, options.get(name))
+    return sampling
+
+
+def _output(options: Options) -> pb.OutputOptions:
+    output = pb.OutputOptions()
+    for name in _OUTPUT_FIELDS:
+        with _names(f"output.{name}"):
+            _set(output, name, options.get(name))
+    return output
+
+
+def _set(message: pb.SamplingParams | pb.OutputOptions, name: str, value: object) -> None:
+    if value is not None:
+        setattr(message, name, value)
+
+
+@contextmanager
+def _names(path: str) -> Iterator[None]:
+    """What protobuf refuses inside is an invalid request, at this path."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(path, f"{path}: {error}") from None

@@ -1,0 +1,73 @@
+"""Protobuf messages of the operations service to client values."""
+
+from __future__ import annotations
+
+from twinpool.client.status import PairCheck, PairStatus, QueueStatus, Status, WorkerStatus
+from twinpool.errors import InternalError
+from twinpool.types import Pool, Timing, WorkerState
+from twinpool.v1 import operations_pb2 as pb
+
+_POOLS = {pb.POOL_PREFILL: Pool.PREFILL, pb.POOL_DECODE: Pool.DECODE}
+_STATES = {
+    pb.WORKER_STATE_STARTING: WorkerState.STARTING,
+    pb.WORKER_STATE_WARMING: WorkerState.WARMING,
+    pb.WORKER_STATE_READY: WorkerState.READY,
+    pb.WORKER_STATE_LOST: WorkerState.LOST,
+}
+_HOPS = {
+    pb.HOP_UNSPECIFIED: None,
+    pb.HOP_PAIR: "pair",
+    pb.HOP_RESERVE: "reserve",
+    pb.HOP_PREFILL: "prefill",
+    pb.HOP_HANDOFF: "handoff",
+    pb.HOP_DECODE: "decode",
+}
+
+
+def status_from(response: pb.GetStatusResponse | pb.WatchStatusResponse) -> Status:
+    """The state. Raises InternalError for kinds that this client does not know."""
+    status = response.status
+    return Status(
+        model=status.model,
+        serving=status.serving,
+        queue=QueueStatus(status.queue.requests, status.queue.tokens),
+        requests=status.requests,
+        workers=tuple(_worker_from(worker) for worker in status.workers),
+        pairs=tuple(_pair_from(pair) for pair in status.pairs),
+        handoffs_in_flight=status.handoffs_in_flight,
+    )
+
+
+def check_from(response: pb.CheckPairsResponse) -> PairCheck:
+    """One pair's result. Raises InternalError for a hop that this client does not know."""
+    if response.failed_hop not in _HOPS:
+        raise InternalError(f"hop {response.failed_hop} is unknown to this client")
+    return PairCheck(
+        pair=_pair_from(response.pair),
+        failed_hop=_HOPS[response.failed_hop],
+        detail=response.detail,
+        timing=Timing(response.queue_s, response.prefill_s, response.handoff_wait_s, response.decode_s),
+    )
+
+
+def _pair_from(pair: pb.PairStatus) -> PairStatus:
+    return PairStatus(pair.prefill, pair.decode, pair.transport, pair.ready)
+
+
+def _worker_from(worker: pb.WorkerStatus) -> WorkerStatus:
+    if worker.pool not in _POOLS or worker.state not in _STATES:
+        raise InternalError(f"worker {worker.id} has a pool or a state unknown to this client")
+    return WorkerStatus(
+        id=worker.id,
+        pool=_POOLS[worker.pool],
+        state=_STATES[worker.state],
+        pid=worker.pid,
+        node=worker.node,
+        incarnation=worker.incarnation,
+        running=worker.running,
+        waiting=worker.waiting,
+        blocks_used=worker.blocks_used,
+        blocks_cached=worker.blocks_cached,
+        blocks_total=worker.blocks_total,
+        blocks_quarantined=worker.blocks_quarantined,
+    )
