@@ -1,0 +1,1 @@
+"""The command line, and the composition root that puts a whole system together."""

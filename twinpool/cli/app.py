@@ -1,0 +1,62 @@
+"""The `twinpool` command: which subcommands there are, and how their errors end the process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from cyclopts import App, CycloptsError
+
+from twinpool.cli.exits import Exit, complain, complain_of
+from twinpool.config import ConfigError
+from twinpool.errors import TwinpoolError
+
+_COMMANDS = {
+    "serve": "serve_command:serve",
+    "pull": "models:pull",
+    "estimate": "models:estimate",
+    "generate": "prompts:generate",
+    "chat": "prompts:chat",
+    "status": "operations:status",
+    "doctor": "operations:doctor",
+}
+
+
+def build_app() -> App:
+    """The commands, each loaded only when it is used: the command line must start at once."""
+    app = App(
+        name="twinpool",
+        help="Serve large language models with prefill and decode on separate pools of workers.",
+        version=lambda: version("twinpool"),
+        result_action="return_value",
+        print_error=False,
+        suppress_keyboard_interrupt=False,
+        exit_on_error=False,
+    )
+    for name, path in _COMMANDS.items():
+        app.command(f"twinpool.cli.{path}", name=name)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns its exit code; see `twinpool.cli.exits`."""
+    try:
+        return int(build_app()(argv) or Exit.DONE)
+    except CycloptsError as error:
+        return complain(error, Exit.USAGE)
+    except ConfigError as error:
+        return complain(error, Exit.USAGE)
+    except TwinpoolError as error:
+        return complain_of(error)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; let that one fail in silence.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.UNREAD
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The Ray cluster under `serve`: one of its own, gone without a trace afterwards, or one it joins."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import ray
+
+from twinpool.errors import StartFailed
+
+NAMESPACE = "twinpool"
+OBJECT_STORE_BYTES = 256 * 1024 * 1024
+"""Only the `ray` hand-off transport puts anything there, a few chunks at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """is_local: started by this process, on this machine alone. num_cores: CPUs of the machine."""
+
+    is_local: bool
+    num_cores: int
+
+
+@contextmanager
+def ray_cluster(address: str, num_workers: int) -> Iterator[Cluster]:
+    """Start (`local`) or join a cluster; left, and ended if it was started here, with the context.
+
+    Raises StartFailed where it cannot be started or joined.
+    """
+    num_cores = os.cpu_count() or 1
+    if address != "local":
+        _join(address)
+        try:
+            yield Cluster(is_local=False, num_cores=num_cores)
+        finally:
+            ray.shutdown()
+        return
+    # UNIX socket paths end at 107 bytes, so the folder must be short: not under a long TMPDIR.
+    folder = tempfile.mkdtemp(prefix="tp-", dir="/tmp" if os.path.isdir("/tmp") else None)  # noqa: S108, PTH112
+    try:
+        _start(folder, max(num_cores, num_workers))
+        yield Cluster(is_local=True, num_cores=num_cores)
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: str, num_cpus: int) -> None:
+    try:
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            num_gpus=0,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            namespace=NAMESPACE,
+            logging_level=logging.WARNING,
+            _temp_dir=folder,
+        )
+    except Exception as error:
+        raise StartFailed(f"Ray did not start: {error}") from error
+
+
+def _join(address: str) -> None:
+    try:
+        ray.init(address=address, namespace=NAMESPACE, logging_level=logging.WARNING)
+    except Exception as error:
+        raise StartFailed(f"cannot join the Ray cluster at {address}: {error}") from error

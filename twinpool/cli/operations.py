@@ -1,0 +1,105 @@
+"""`twinpool status` and `twinpool doctor`: questions to the operations port of a running server."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.live import Live
+
+from twinpool.cli.exits import Exit, complain
+from twinpool.cli.status_table import status_table
+from twinpool.client.operations import DEFAULT_TARGET, OperationsClient
+from twinpool.client.status import PairCheck, Status
+
+# Wide enough for every column where there is no terminal to ask.
+_WIDTH_WITHOUT_TERMINAL = 160
+
+
+def status(
+    *,
+    watch: Annotated[bool, Parameter(negative=())] = False,
+    interval: float = 1.0,
+    json: Annotated[bool, Parameter(negative=())] = False,
+    target: str = DEFAULT_TARGET,
+) -> None:
+    """Show workers, queue and cache.
+
+    Parameters
+    ----------
+    watch
+        Go on until Ctrl-C.
+    interval
+        Seconds between two looks of --watch, at least 0.1.
+    json
+        Print a JSON object a line instead of a table.
+    target
+        The server's operations port, as HOST:PORT.
+    """
+    with OperationsClient(target) as client:
+        if not watch:
+            _show([client.status()], json)
+            return
+        with client.watch(interval) as states:
+            _show(states, json)
+
+
+def doctor(*, target: str = DEFAULT_TARGET) -> int:
+    """Drive a canary through every prefill-decode pair; one line each, exit code 1 if one failed.
+
+    Parameters
+    ----------
+    target
+        The server's operations port, as HOST:PORT.
+    """
+    with OperationsClient(target) as client, client.check_pairs() as checks:
+        failed, num_pairs = 0, 0
+        for check in checks:
+            print(_verdict(check), flush=True)
+            num_pairs += 1
+            failed += check.failed_hop is not None
+    if num_pairs == 0:
+        return complain("there is no pair of workers to test; see `twinpool status`", Exit.FAILED)
+    return Exit.FAILED if failed else Exit.DONE
+
+
+def _show(states: Iterable[Status], json: bool) -> None:
+    console = _console()
+    if not json and console.is_terminal:
+        _refresh(states, console)
+        return
+    write: Callable[[Status], None] = (
+        _print_json if json else lambda state: console.print(status_table(state))
+    )
+    for state in states:
+        write(state)
+
+
+def _refresh(states: Iterable[Status], console: Console) -> None:
+    with Live(console=console, auto_refresh=False) as live:
+        for state in states:
+            live.update(status_table(state), refresh=True)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
+
+
+def _print_json(state: Status) -> None:
+    print(json_format.dumps(asdict(state), ensure_ascii=False), flush=True)
+
+
+def _verdict(check: PairCheck) -> str:
+    pair = check.pair
+    name = f"{pair.prefill} -> {pair.decode} ({pair.transport or 'no transport'})"
+    if check.failed_hop is not None:
+        return f"FAIL  {name}: {check.failed_hop}: {check.detail}"
+    phases = ", ".join(
+        f"{phase.removesuffix('_s')} {seconds:.3f} s" for phase, seconds in asdict(check.timing).items()
+    )
+    return f"ok    {name}: {phases.replace('_', ' ')}"

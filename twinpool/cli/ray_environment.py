@@ -1,0 +1,27 @@
+"""Settings of Ray's own that only the environment can give, and only before Ray is first imported."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+
+KILL_TIMEOUT_MS = "500"
+"""Ray's default makes the end of a stopped process take 5 s."""
+
+
+def set_ray_environment() -> None:
+    """Prepare the environment for a cluster of this process's own; what the user has set stays.
+
+    Raises RuntimeError if Ray is loaded already: it has read its settings, and the processes that it
+    starts would read others.
+    """
+    if "ray" in sys.modules:
+        raise RuntimeError("Ray is loaded before its environment is set")
+    if "RAY_AUTH_MODE" not in os.environ:
+        # A token of this cluster's own: nobody else on the machine gets in, and none is left in the home.
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    os.environ.setdefault("RAY_kill_worker_timeout_milliseconds", KILL_TIMEOUT_MS)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -1,0 +1,154 @@
+"""A running system, composed: launcher, router, servers. Whoever holds it decides when it starts and ends.
+
+listen (not serving) ─► workers up, pairs joined, canaries through ─► ready ─► drain: refuse new
+requests, finish running streams (bounded) ─► workers ended, ports closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from router.canary import Canary, Hop
+from router.dispatcher import RunningDispatcher
+from router.keeper import PoolKeeper
+from router.metrics import Metrics
+from router.metrics_server import MetricsServer
+from router.scheduling.commands import ProbePair
+from router.server import Address, RouterServer, build_server
+from router.snapshots import Roster
+from twinpool.cli.cluster import Cluster
+from twinpool.cli.launcher import RayLauncher
+from twinpool.config import ServeConfig
+from twinpool.errors import StartFailed
+from twinpool.model.config import PreparedModel
+from twinpool.model.detokenizer import IncrementalDetokenizer
+from twinpool.model.dtype import resolve_dtype
+from twinpool.model.tokenizer import Tokenizer
+from twinpool.types import ModelCard, Pool, WorkerState
+
+log = logging.getLogger(__name__)
+CANARY_TIMEOUT_S = 30.0
+CANARY_PROMPT_TOKENS = 4
+READY_POLL_S = 0.05
+
+Steps = Callable[[str], None]
+"""Told, in words, each step of the start."""
+
+
+class ServingSystem:
+    """All parts of a running router, wired together."""
+
+    def __init__(self, config: ServeConfig, model: PreparedModel, cluster: Cluster, steps: Steps) -> None:
+        self._config = config
+        self._model = model
+        self._steps = steps
+        dtype = resolve_dtype(config.engine.dtype)
+        card = ModelCard(
+            name=model.name,
+            max_context_tokens=model.config.max_context_tokens,
+            vocab_size=model.config.vocab_size,
+            eos_token_ids=model.eos_token_ids,
+            dtype=dtype,
+        )
+        tokenizer = Tokenizer.load(model.folder)
+        metrics, roster = Metrics(), Roster()
+        metrics.describe(version("twinpool"), {"block_size": str(config.engine.block_size), "dtype": dtype})
+        self.dispatcher = RunningDispatcher(config, model.name, metrics, roster)
+        canary = Canary(self.dispatcher, (0,) * CANARY_PROMPT_TOKENS, CANARY_TIMEOUT_S)
+        launcher = RayLauncher(config, cluster, str(model.folder), dtype)
+        self._keeper = PoolKeeper(config, launcher, self.dispatcher, roster, metrics, steps)
+        self.dispatcher.replace = self._keeper.replace
+        self.dispatcher.probe = _Probe(canary, steps)
+        self._metrics_server = MetricsServer(metrics, self.dispatcher.snapshot)
+        self._server: RouterServer = build_server(
+            dispatcher=self.dispatcher,
+            pairs=canary,
+            tokenizer=tokenizer,
+            new_detokenizer=lambda skip: IncrementalDetokenizer(tokenizer, skip),
+            card=card,
+            metrics=metrics,
+            slow_reader_s=config.router.slow_reader_s,
+        )
+        self.inference = self.operations = self.metrics = Address("", 0)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[ServingSystem]:
+        """Listening and starting workers; all of it ended with the context."""
+        config = self._config
+        tasks = [
+            asyncio.create_task(self.dispatcher.tick_forever()),
+            asyncio.create_task(self._tell_health()),
+        ]
+        try:
+            self.inference, self.operations = await self._server.start(
+                Address(config.host, config.port), Address(config.ops_host, config.ops_port)
+            )
+            port = await self._metrics_server.start(config.metrics_host, config.metrics_port)
+            self.metrics = Address(config.metrics_host, port)
+            self._keeper.start()
+            yield self
+        finally:
+            self.dispatcher.drain()
+            await self._server.stop(config.router.grace_s)
+            await self._keeper.stop()
+            await self._metrics_server.stop()
+            for task in tasks:
+                task.cancel()
+
+    async def wait_until_ready(self, stop: asyncio.Event) -> bool:
+        """True once every worker is ready, False if told to stop before. Raises StartFailed."""
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            async with asyncio.timeout(self._config.router.start_timeout_s):
+                while not self._all_ready():
+                    if self._keeper.failed.done():
+                        raise StartFailed(self._keeper.failed.result())
+                    await asyncio.wait({stopped}, timeout=READY_POLL_S)
+                    if stopped.done():
+                        return False
+        except TimeoutError as error:
+            raise StartFailed(f"not ready within {self._config.router.start_timeout_s:g} s") from error
+        finally:
+            stopped.cancel()
+        return True
+
+    def ready_line(self) -> str:
+        """Addresses, model, pools and blocks."""
+        pools = " ".join(f"{pool}={self._pool(pool)}" for pool in Pool)
+        addresses = f"inference={self.inference} ops={self.operations} metrics={self.metrics}"
+        return f"ready {addresses} model={self._model.name} {pools}"
+
+    def _pool(self, pool: Pool) -> str:
+        workers = [view for view in self.dispatcher.snapshot().workers if view.pool is pool]
+        return f"{len(workers)}x{workers[0].blocks_total}blocks"
+
+    def _all_ready(self) -> bool:
+        workers = self.dispatcher.snapshot().workers
+        return all(view.state is WorkerState.READY for view in workers)
+
+    async def _tell_health(self) -> None:
+        while True:
+            await self.dispatcher.serving_changed.wait()
+            self.dispatcher.serving_changed.clear()
+            await self._server.set_serving(self.dispatcher.serving)
+
+
+class _Probe:
+    """Lets a canary through a pair that has been joined."""
+
+    def __init__(self, canary: Canary, steps: Steps) -> None:
+        self._canary = canary
+        self._steps = steps
+
+    async def __call__(self, pair: ProbePair) -> bool:
+        check = await self._canary.check(pair.prefill_id, pair.decode_id)
+        names = f"{pair.prefill_id} to {pair.decode_id} over {check.pair.transport}"
+        if check.failed_hop is Hop.NONE:
+            self._steps(f"a canary passed from {names}")
+            return True
+        log.error("a canary failed from %s at %s: %s", names, check.failed_hop, check.detail)
+        return False
