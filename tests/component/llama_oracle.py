@@ -1,0 +1,116 @@
+"""Small random Llamas as transformers computes them, prepared for the engine: an oracle independent of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from twinpool.engine.attention import Segment
+from twinpool.engine.runner import Engine, cache_layout
+from twinpool.kv.storage import KvStorage
+from twinpool.model.config import ModelConfig, PreparedModel
+from twinpool.model.manifest import WEIGHTS_FILE, Manifest
+
+VOCAB_SIZE = 101
+NUM_BLOCKS = 64
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the families of Llama differ in."""
+
+    num_heads: int = 6
+    num_kv_heads: int = 2
+    hidden_size: int = 48
+    head_dim: int = 8
+    tied: bool = False
+
+
+SHAPES = {
+    "multi-head": Shape(num_heads=4, num_kv_heads=4, head_dim=12),
+    "grouped-query": Shape(),
+    "multi-query": Shape(num_heads=4, num_kv_heads=1, head_dim=12),
+    "tied": Shape(tied=True),
+    "wide-heads": Shape(num_heads=4, num_kv_heads=2, head_dim=16),
+}
+
+
+def random_llama(shape: Shape) -> LlamaForCausalLM:
+    """A float32 model whose logits are large enough for differences to show."""
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=shape.hidden_size,
+        intermediate_size=80,
+        num_hidden_layers=3,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=1024,
+        tie_word_embeddings=shape.tied,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
+    )
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0, 0.2)
+        else:
+            parameter.data.uniform_(0.5, 1.5)
+    return model
+
+
+def prepare(model: LlamaForCausalLM, folder: Path) -> PreparedModel:
+    """Write a model as `pull` would."""
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        del tensors["lm_head.weight"]
+    save_file(tensors, folder / WEIGHTS_FILE)
+    manifest = Manifest(
+        name="random",
+        source="tests",
+        weights_sha256="0",
+        bos_token_id=None,
+        eos_token_ids=(0,),
+        adds_bos=False,
+        special_tokens={},
+    )
+    return PreparedModel(folder, ModelConfig.from_json(model.config.to_dict()), manifest)
+
+
+def load_engine(
+    prepared: PreparedModel, *, block_size: int = 4, dtype: str = "float32", deterministic: bool = False
+) -> Engine:
+    """An engine over a cache full of NaN, as a bad former owner might leave it."""
+    layout = cache_layout(prepared.config, block_size=block_size, dtype=dtype)
+    storage = KvStorage(layout, NUM_BLOCKS)
+    storage.tensor.fill_(torch.nan)
+    return Engine.load(prepared, storage, deterministic=deterministic)
+
+
+def reference_logits(model: LlamaForCausalLM, token_ids: Sequence[int]) -> Tensor:
+    """transformers' logits of every position, `[len(token_ids), vocab_size]`."""
+    with torch.no_grad():
+        logits: Tensor = model(torch.tensor([list(token_ids)])).logits[0]
+    return logits
+
+
+class Sequences:
+    """Runs segments of sequences through an engine's model and returns the logits of every new token."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._model = engine.model
+
+    def step(self, pieces: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> list[Tensor]:
+        """Compute pieces (token ids of the whole sequence so far, first new position, block table) at once."""
+        token_ids = [token for tokens, start, _ in pieces for token in tokens[start:]]
+        positions = [at for tokens, start, _ in pieces for at in range(start, len(tokens))]
+        segments = [Segment(len(tokens) - start, len(tokens), table) for tokens, start, table in pieces]
+        logits = self._model.forward(token_ids, positions, segments, range(len(token_ids)))
+        return list(logits.split([segment.num_new for segment in segments]))

@@ -1,0 +1,93 @@
+"""A row's numbers do not depend on the rows it is computed with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.component.llama_oracle import SHAPES, Sequences, Shape, load_engine, prepare, random_llama
+from twinpool.engine.linear import ROW_TILE, Linear
+from twinpool.engine.runner import set_threads
+from twinpool.model.config import PreparedModel
+
+LENGTHS = [17, 40, 3, 16, 25, 33, 8, 64, 1, 50, 29, 12, 31, 48, 5, 22]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedModel:
+    # Head size and hidden size of the default model, so that the same kernels run.
+    shape = Shape(num_heads=9, num_kv_heads=3, hidden_size=576, head_dim=64)
+    return prepare(random_llama(shape), tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(params=[1, 2])
+def _threads(request: pytest.FixtureRequest) -> object:
+    before = torch.get_num_threads()
+    set_threads(request.param)
+    yield
+    set_threads(before)
+
+
+def prompt(length: int) -> list[int]:
+    return [(length * 31 + at * 7) % 101 for at in range(length)]
+
+
+def decode_step(prepared: PreparedModel, lengths: list[int], dtype: str) -> list[Tensor]:
+    """Logits of one decode step after prompts of these lengths, each prefilled alone."""
+    sequences = Sequences(load_engine(prepared, block_size=16, dtype=dtype, deterministic=True))
+    pieces, block = [], 0
+    for length in lengths:
+        ids = prompt(length + 1)
+        table = range(block, block + length // 16 + 1)
+        block += len(table)
+        sequences.step([(ids[:-1], 0, table)])
+        pieces.append((ids, length, table))
+    return sequences.step(pieces)
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_decode_row_is_bit_identical_alone_and_in_a_batch(prepared: PreparedModel, dtype: str) -> None:
+    lengths = [16 + length % 16 for length in LENGTHS]  # All in two blocks, so that none is padded.
+    together = decode_step(prepared, lengths, dtype)
+    for length, logits in zip(lengths, together, strict=True):
+        assert torch.equal(decode_step(prepared, [length], dtype)[0], logits)
+
+
+def test_padding_to_a_longer_neighbour_changes_next_to_nothing(prepared: PreparedModel) -> None:
+    together = decode_step(prepared, LENGTHS, "float32")
+    for length, logits in zip(LENGTHS, together, strict=True):
+        alone = decode_step(prepared, [length], "float32")[0]
+        torch.testing.assert_close(logits, alone, atol=1e-6 * float(alone.abs().max()), rtol=0)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_a_chunk_is_bit_identical_alone_and_among_others(prepared: PreparedModel) -> None:
+    engine = load_engine(prepared, block_size=16)
+    alone = Sequences(engine).step([(prompt(40), 0, [0, 1, 2])])[0]
+    others = [(prompt(19), 0, [3, 4]), (prompt(40), 0, [5, 6, 7]), (prompt(7), 0, [8])]
+    assert torch.equal(Sequences(engine).step(others)[1], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("out_features", "in_features"), [(960, 576), (576, 1536), (101, 48)])
+def test_exact_layers_give_the_same_bits_in_any_place(
+    dtype: torch.dtype, out_features: int, in_features: int
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    layer = Linear(torch.randn(out_features, in_features, generator=generator).to(dtype), exact=True)
+    rows = torch.randn(5 * ROW_TILE, in_features, generator=generator).to(dtype)
+    order = torch.randperm(len(rows), generator=generator)
+    assert torch.equal(layer(rows)[order], layer(rows[order]))
+
+
+def test_layers_equal_a_plain_product(tmp_path: Path) -> None:
+    weight, rows = torch.randn(40, 24), torch.randn(35, 24)
+    torch.testing.assert_close(Linear(weight, exact=False)(rows), rows @ weight.T)
+
+
+def test_shapes_cover_grouped_and_multi_query_attention() -> None:
+    assert {shape.num_heads // shape.num_kv_heads for shape in SHAPES.values()} >= {1, 2, 3, 4}

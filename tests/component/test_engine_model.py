@@ -1,0 +1,138 @@
+"""The forward pass equals transformers' Llama, however a sequence is cut into steps and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from tests.component.llama_oracle import (
+    NUM_BLOCKS,
+    SHAPES,
+    VOCAB_SIZE,
+    Sequences,
+    load_engine,
+    prepare,
+    random_llama,
+    reference_logits,
+)
+from twinpool.model.config import PreparedModel
+
+Llama = tuple[LlamaForCausalLM, PreparedModel]
+
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def llama(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Llama:
+    model = random_llama(SHAPES[request.param])
+    return model, prepare(model, tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Llama:
+    model = random_llama(SHAPES["grouped-query"])
+    return model, prepare(model, tmp_path_factory.mktemp("llama"))
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    ids: list[int] = torch.randint(
+        VOCAB_SIZE, (count,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
+    return ids
+
+
+def scattered(count: int, seed: int = 0) -> list[int]:
+    """Block ids in no order."""
+    ids: list[int] = torch.randperm(NUM_BLOCKS, generator=torch.Generator().manual_seed(seed))[
+        :count
+    ].tolist()
+    return ids
+
+
+def run_in_pieces(llama: Llama, ids: Sequence[int], cuts: Sequence[int], block_size: int = 4) -> Tensor:
+    """Logits of all positions, computed alone in steps that end at the cuts."""
+    sequences = Sequences(load_engine(llama[1], block_size=block_size))
+    table = scattered(-(-len(ids) // block_size))
+    starts = [0, *cuts[:-1]]
+    return torch.cat(
+        [sequences.step([(ids[:end], start, table)])[0] for start, end in zip(starts, cuts, strict=True)]
+    )
+
+
+def assert_close(ours: Tensor, reference: Tensor) -> None:
+    torch.testing.assert_close(ours, reference, atol=TOLERANCE, rtol=0)
+
+
+def test_a_whole_prompt_equals_the_reference(llama: Llama) -> None:
+    ids = tokens(37)
+    assert_close(run_in_pieces(llama, ids, [37]), reference_logits(llama[0], ids))
+
+
+def test_chunks_and_single_tokens_equal_the_reference(llama: Llama) -> None:
+    ids = tokens(37)
+    cuts = [13, 16, 29, *range(30, 38)]
+    assert_close(run_in_pieces(llama, ids, cuts), reference_logits(llama[0], ids))
+
+
+@pytest.mark.parametrize("length", range(1, 14))
+def test_every_residue_of_the_block_size(grouped: Llama, length: int) -> None:
+    ids = tokens(length + 3)
+    cuts = [length, length + 1, length + 2, length + 3]
+    assert_close(run_in_pieces(grouped, ids, cuts), reference_logits(grouped[0], ids))
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 16, 32])
+def test_any_block_size(grouped: Llama, block_size: int) -> None:
+    ids = tokens(40)
+    assert_close(run_in_pieces(grouped, ids, [17, 35, 36, 40], block_size), reference_logits(grouped[0], ids))
+
+
+def test_a_prompt_longer_than_a_query_tile(grouped: Llama) -> None:
+    ids = tokens(210)
+    reference = reference_logits(grouped[0], ids)
+    assert_close(run_in_pieces(grouped, ids, [210]), reference)
+    assert_close(run_in_pieces(grouped, ids, [30, 195, 210]), reference)
+
+
+def test_chunks_of_several_prompts_and_decode_rows_share_a_step(grouped: Llama) -> None:
+    lengths = [5, 33, 1, 18, 90]
+    prompts = [tokens(length, seed) for seed, length in enumerate(lengths)]
+    blocks = iter(scattered(NUM_BLOCKS))
+    tables = [[next(blocks) for _ in range(-(-length // 4))] for length in lengths]
+    sequences = Sequences(load_engine(grouped[1]))
+    halves = [length // 2 for length in lengths]
+    begun = [i for i, half in enumerate(halves) if half]
+    early = sequences.step([(prompts[i][: halves[i]], 0, tables[i]) for i in begun])
+    late = sequences.step([(prompts[i], halves[i], tables[i]) for i in range(len(prompts))])
+    for i, prompt in enumerate(prompts):
+        parts = [early[begun.index(i)], late[i]] if i in begun else [late[i]]
+        assert_close(torch.cat(parts), reference_logits(grouped[0], prompt))
+
+
+def test_a_decode_batch_of_mixed_lengths_equals_the_reference(grouped: Llama) -> None:
+    lengths = [1, 2, 4, 5, 8, 9, 31, 32, 33, 60, 3, 7]
+    prompts = [tokens(length + 1, seed) for seed, length in enumerate(lengths)]
+    blocks = iter(scattered(NUM_BLOCKS))
+    tables = [[next(blocks) for _ in range(-(-len(prompt) // 4))] for prompt in prompts]
+    sequences = Sequences(load_engine(grouped[1]))
+    sequences.step([(prompt[:-1], 0, table) for prompt, table in zip(prompts, tables, strict=True)])
+    decoded = sequences.step(
+        [(prompt, len(prompt) - 1, table) for prompt, table in zip(prompts, tables, strict=True)]
+    )
+    for prompt, logits in zip(prompts, decoded, strict=True):
+        assert_close(logits, reference_logits(grouped[0], prompt)[-1:])
+
+
+def test_a_step_writes_into_its_own_slots_only(grouped: Llama) -> None:
+    engine = load_engine(grouped[1])
+    engine.storage.tensor.fill_(3.0)
+    Sequences(engine).step([(tokens(6), 0, [9, 2])])
+    untouched = [block for block in range(engine.storage.num_blocks) if block not in (9, 2)]
+    assert bool((engine.storage.tensor[untouched] == 3.0).all())
+    assert bool((engine.storage.tensor[9] != 3.0).all())
+    assert bool((engine.storage.tensor[2, ..., :2, :] != 3.0).all())
+    assert bool((engine.storage.tensor[2, ..., 2:, :] == 0.0).all())

@@ -1,0 +1,31 @@
+"""What all tests share: a marker for each folder, and one Ray cluster for the whole session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from twinpool.cli.ray_environment import set_ray_environment
+
+# Before anything imports Ray, which reads its settings only then.
+set_ray_environment()
+
+from twinpool.cli.cluster import Cluster, ray_cluster  # noqa: E402
+
+_TESTS = Path(__file__).parent
+NUM_WORKERS = 8
+"""Most workers that run at one time over all tests."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(item.path.relative_to(_TESTS).parts[0])
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[Cluster]:
+    """One real Ray cluster, started by the first test that needs it."""
+    with ray_cluster("local", NUM_WORKERS) as cluster:
+        yield cluster

@@ -1,0 +1,162 @@
+"""A dispatcher, a tokenizer and a pair checker whose every move a test decides."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from router.canary import Hop, PairCheck
+from router.ports import Ending, Output, Outputs, PairView, Request, Snapshot, WorkerView
+from twinpool.errors import DuplicateRequestId, InvalidRequest, TwinpoolError
+from twinpool.messages import LoadReport
+from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, WorkerState
+
+BOS, EOS = 256, 257
+CARD = ModelCard("bytes", max_context_tokens=4096, vocab_size=258, eos_token_ids=(EOS,), dtype="float32")
+TIMING = Timing(queue_s=0.25, prefill_s=0.5, handoff_wait_s=0.125, decode_s=1.0)
+
+PREFILL = WorkerView(
+    "prefill-0", Pool.PREFILL, WorkerState.READY, 11, "127.0.0.1", "p-1", 100, LoadReport(2, 3, 60, 0, 1)
+)
+DECODE = WorkerView(
+    "decode-0", Pool.DECODE, WorkerState.READY, 12, "127.0.0.1", "d-1", 200, LoadReport(4, 1, 150, 5, 1, 20)
+)
+SNAPSHOT = Snapshot(
+    model="bytes",
+    serving=True,
+    queue_requests=7,
+    queue_tokens=70,
+    num_requests=9,
+    workers=(PREFILL, DECODE),
+    pairs=(PairView("prefill-0", "decode-0", "shm", ready=True),),
+    handoffs_in_flight=2,
+    target_workers={Pool.PREFILL: 1, Pool.DECODE: 2},
+)
+
+
+class FakeStream:
+    """One request's outputs, put in by the test."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.closed = asyncio.Event()
+        self._items: asyncio.Queue[Output | TwinpoolError | Exception] = asyncio.Queue()
+        self._over = False
+
+    def put(self, *token_ids: int) -> None:
+        """Tokens in one output."""
+        self._items.put_nowait(Output(0, token_ids))
+
+    def end(self, *token_ids: int, reason: FinishReason = FinishReason.LENGTH) -> None:
+        """The last output."""
+        ending = Ending(reason, TIMING, ServedBy("prefill-0", "decode-0"))
+        self._items.put_nowait(Output(0, token_ids, ending))
+
+    def fail(self, error: Exception) -> None:
+        """The request's error, after what was put."""
+        self._items.put_nowait(error)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Output:
+        if self._over:
+            raise StopAsyncIteration
+        item = await self._items.get()
+        if isinstance(item, Exception):
+            raise item
+        self._over = item.ending is not None
+        return item
+
+    async def aclose(self) -> None:
+        self.closed.set()
+
+
+@dataclass
+class FakeDispatcher:
+    """Implements `router.ports.Dispatcher`. on_submit: what a new stream does by itself."""
+
+    on_submit: Callable[[FakeStream], None] = lambda stream: None
+    refusal: Exception | None = None
+    capacity: int = 1000
+    state: Snapshot = SNAPSHOT
+    streams: dict[str, FakeStream] = field(default_factory=dict)
+    aborted: list[str] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def submit(self, request: Request) -> Outputs:
+        if self.refusal is not None:
+            raise self.refusal
+        old = self.streams.get(request.request_id)
+        if old is not None and not old.closed.is_set():
+            raise DuplicateRequestId(f"request {request.request_id!r} is in flight")
+        stream = self.streams[request.request_id] = FakeStream(request)
+        self.on_submit(stream)
+        self.arrived.set()
+        return stream
+
+    async def stream(self, request_id: str) -> FakeStream:
+        """The stream of a request, once it is there."""
+        while request_id not in self.streams:
+            self.arrived.clear()
+            await self.arrived.wait()
+        return self.streams[request_id]
+
+    def abort(self, request_id: str) -> bool:
+        stream = self.streams.get(request_id)
+        if stream is None or stream.closed.is_set():
+            return False
+        self.aborted.append(request_id)
+        stream.end(reason=FinishReason.ABORT)
+        return True
+
+    def max_request_tokens(self) -> int:
+        return self.capacity
+
+    def snapshot(self) -> Snapshot:
+        return self.state
+
+    def change(self, **fields: object) -> None:
+        """Change the snapshot."""
+        self.state = replace(self.state, **fields)  # type: ignore[arg-type]
+
+
+class ByteTokenizer:
+    """One token a byte; BOS before a prompt."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [BOS] * add_special_tokens + list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return bytes(id_ for id_ in token_ids if id_ < BOS).decode(errors="replace") + (
+            "" if skip_special_tokens else "<s>" * list(token_ids).count(BOS)
+        )
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        if messages[0]["role"] == "assistant":
+            raise InvalidRequest("messages", "the conversation must begin with the user")
+        return [BOS, *"".join(f"{turn['role']}:{turn['content']}\n" for turn in messages).encode()]
+
+
+class ByteDetokenizer:
+    """Holds a character back until its last byte is there."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        return self._decoder.decode(bytes(id_ for id_ in token_ids if id_ < BOS))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class FakePairs:
+    """Finds that every pair's hand-off fails."""
+
+    async def check(self, prefill: str, decode: str) -> PairCheck:
+        pair = PairView(prefill, decode, "shm", ready=False)
+        return PairCheck(pair, Hop.HANDOFF, "it stopped", Timing(prefill_s=0.5))

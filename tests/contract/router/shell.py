@@ -1,0 +1,119 @@
+"""The router's whole outer shell over real sockets, around a fake dispatcher, and what its clients see."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from router.metrics import Metrics
+from router.server import Address, RouterServer, build_server
+from router.text import Tokenizer
+from tests.contract.router.fakes import CARD, ByteDetokenizer, ByteTokenizer, FakeDispatcher, FakePairs
+from twinpool.v1 import inference_pb2 as pb
+from twinpool.v1.inference_pb2_grpc import InferenceStub
+from twinpool.v1.operations_pb2_grpc import OperationsStub
+
+if TYPE_CHECKING:
+    from twinpool.v1.inference_pb2_grpc import InferenceAsyncStub
+    from twinpool.v1.operations_pb2_grpc import OperationsAsyncStub
+
+Detail = TypeVar("Detail", bound=Message)
+ANY_PORT = Address("127.0.0.1", 0)
+# A client with these windows absorbs a few hundred messages before a write to it blocks, not many thousands.
+SMALL_WINDOWS = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 16384))
+
+
+@dataclass(frozen=True)
+class Shell:
+    dispatcher: FakeDispatcher
+    metrics: Metrics
+    server: RouterServer
+    channel: grpc.aio.Channel
+    operations_channel: grpc.aio.Channel
+    operations_address: Address
+
+    @property
+    def inference(self) -> InferenceAsyncStub:
+        return InferenceStub(self.channel)
+
+    @property
+    def operations(self) -> OperationsAsyncStub:
+        return OperationsStub(self.operations_channel)
+
+    def count(self, name: str, **labels: str) -> float | None:
+        """A counter's value now."""
+        return self.metrics.registry.get_sample_value(f"twinpool_{name}", labels)
+
+
+@asynccontextmanager
+async def running_shell(
+    *, tokenizer: Tokenizer | None = None, slow_reader_s: float = 30.0, operations: Address = ANY_PORT
+) -> AsyncIterator[Shell]:
+    dispatcher, metrics = FakeDispatcher(), Metrics()
+    server = build_server(
+        dispatcher=dispatcher,
+        pairs=FakePairs(),
+        tokenizer=tokenizer or ByteTokenizer(),
+        new_detokenizer=lambda skip_special_tokens: ByteDetokenizer(),
+        card=CARD,
+        metrics=metrics,
+        slow_reader_s=slow_reader_s,
+    )
+    inference_bound, operations_bound = await server.start(ANY_PORT, operations)
+    async with (
+        grpc.aio.insecure_channel(str(inference_bound), SMALL_WINDOWS) as channel,
+        grpc.aio.insecure_channel(str(operations_bound)) as operations_channel,
+    ):
+        try:
+            yield Shell(dispatcher, metrics, server, channel, operations_channel, operations_bound)
+        finally:
+            await server.stop(grace_s=0)
+
+
+def token_prompt(ids: Sequence[int] = (1, 2, 3), request_id: str = "r") -> pb.GenerateRequest:
+    return pb.GenerateRequest(request_id=request_id, token_ids=pb.TokenIds(ids=ids))
+
+
+async def failure_of(call: AsyncIterable[object]) -> grpc.aio.AioRpcError:
+    """The error that a stream ends with."""
+    try:
+        async for _ in call:
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error
+    raise AssertionError("the call ended well")
+
+
+def rich_status(error: grpc.aio.AioRpcError) -> status_pb2.Status:
+    """The google.rpc.Status in an error's trailers; empty if there is none."""
+    raw = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
+    return status_pb2.Status.FromString(raw if isinstance(raw, bytes) else raw.encode())
+
+
+def detail(error: grpc.aio.AioRpcError, kind: type[Detail]) -> Detail | None:
+    """One kind of detail of an error, if it is there."""
+    for packed in rich_status(error).details:
+        unpacked = kind()
+        if packed.Unpack(unpacked):
+            return unpacked
+    return None
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> str:
+    """ErrorInfo's reason, checking that it is ours."""
+    info = detail(error, error_details_pb2.ErrorInfo)
+    assert info is not None
+    assert info.domain == "twinpool"
+    return info.reason
+
+
+def fields_of(error: grpc.aio.AioRpcError) -> list[str]:
+    """The fields that BadRequest names."""
+    bad = detail(error, error_details_pb2.BadRequest)
+    return [] if bad is None else [violation.field for violation in bad.field_violations]

@@ -1,0 +1,46 @@
+"""GetStatus, WatchStatus and CheckPairs."""
+
+from __future__ import annotations
+
+from tests.contract.router.shell import Shell
+from twinpool.v1 import operations_pb2 as pb
+
+
+async def test_the_status_is_the_snapshot(shell: Shell) -> None:
+    status = (await shell.operations.GetStatus(pb.GetStatusRequest())).status
+    assert (status.model, status.serving, status.requests, status.handoffs_in_flight) == ("bytes", True, 9, 2)
+    assert (status.queue.requests, status.queue.tokens) == (7, 70)
+    prefill, decode = status.workers
+    assert (prefill.id, prefill.pool, prefill.state, prefill.pid) == (
+        "prefill-0",
+        pb.POOL_PREFILL,
+        pb.WORKER_STATE_READY,
+        11,
+    )
+    assert (decode.node, decode.incarnation, decode.running, decode.waiting) == ("127.0.0.1", "d-1", 4, 1)
+    assert status.pairs == [
+        pb.PairStatus(prefill="prefill-0", decode="decode-0", transport="shm", ready=True)
+    ]
+
+
+async def test_used_blocks_are_neither_free_nor_cached_and_include_the_quarantined(shell: Shell) -> None:
+    _, decode = (await shell.operations.GetStatus(pb.GetStatusRequest())).status.workers
+    assert decode.blocks_total == 200
+    assert (decode.blocks_used, decode.blocks_cached, decode.blocks_quarantined) == (30, 20, 5)
+
+
+async def test_a_watcher_sees_changes(shell: Shell) -> None:
+    updates = aiter(shell.operations.WatchStatus(pb.WatchStatusRequest(interval_s=0.1)))
+    assert (await anext(updates)).status.requests == 9
+    shell.dispatcher.change(num_requests=0)
+    assert (await anext(updates)).status.requests == 0
+
+
+async def test_every_pair_is_checked_and_the_failing_hop_named(shell: Shell) -> None:
+    decodes = [shell.dispatcher.state.workers[1]]
+    shell.dispatcher.change(workers=(*shell.dispatcher.state.workers, *decodes))
+    results = [result async for result in shell.operations.CheckPairs(pb.CheckPairsRequest())]
+    assert [(result.pair.prefill, result.pair.decode) for result in results] == [
+        ("prefill-0", "decode-0")
+    ] * 2
+    assert {(r.failed_hop, r.detail, r.prefill_s) for r in results} == {(pb.HOP_HANDOFF, "it stopped", 0.5)}

@@ -1,0 +1,149 @@
+"""The command line against a scripted server over a real socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.contract.fake_server import FakeServer
+from twinpool import errors
+from twinpool.cli.app import main
+from twinpool.cli.exits import Exit
+from twinpool.v1 import inference_pb2, operations_pb2
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_generate_prints_the_text(server: FakeServer, capsys: Capture) -> None:
+    arguments = ["--max-tokens", "3", "--temperature", "0", "--seed", "7", "--target", server.target]
+    assert main(["generate", "hello", *arguments]) == 0
+    assert capsys.readouterr() == ("café\n", "")
+    (request,) = server.inference.requests
+    assert isinstance(request, inference_pb2.GenerateRequest)
+    assert (request.sampling.max_tokens, request.sampling.temperature, request.sampling.seed) == (3, 0, 7)
+
+
+def test_generate_json_is_one_object(server: FakeServer, capsys: Capture) -> None:
+    assert main(["generate", "hello", "--json", "--target", server.target]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "text": "café",
+        "token_ids": [7, 8, 9],
+        "prompt_token_ids": [1, 2, 3],
+        "finish_reason": "length",
+        "usage": {"prompt_tokens": 3, "completion_tokens": 3},
+        "timing": {"queue_s": 0.5, "prefill_s": 0.25, "handoff_wait_s": 0.125, "decode_s": 1.0},
+        "workers": {"prefill": "prefill-0", "decode": "decode-0"},
+        "seed": 2**64 - 1,
+    }
+
+
+def test_chat_sends_a_conversation(server: FakeServer, capsys: Capture) -> None:
+    assert main(["chat", "hello", "--system", "Be brief.", "--target", server.target]) == 0
+    assert capsys.readouterr().out == "café\n"
+    (request,) = server.inference.requests
+    assert isinstance(request, inference_pb2.ChatRequest)
+    assert [message.role for message in request.messages] == ["system", "user"]
+
+
+def test_a_refused_prompt_is_one_line_and_an_exit_code(server: FakeServer, capsys: Capture) -> None:
+    server.inference.error = errors.InvalidRequest("text", "text must not be empty")
+    assert main(["generate", "fail", "--target", server.target]) == Exit.REFUSED
+    assert capsys.readouterr() == ("", "twinpool: text must not be empty\n")
+
+
+def test_a_full_queue_says_when_to_try_again(server: FakeServer, capsys: Capture) -> None:
+    server.inference.error = errors.QueueFull("the queue is full", retry_after_s=2.0)
+    assert main(["generate", "fail", "--json", "--target", server.target]) == Exit.BUSY
+    assert capsys.readouterr() == ("", "twinpool: the queue is full (try again in 2 s)\n")
+
+
+def test_a_timeout_has_its_exit_code(server: FakeServer, capsys: Capture) -> None:
+    assert main(["generate", "endless", "--timeout", "0.3", "--target", server.target]) == Exit.OUT_OF_TIME
+    assert capsys.readouterr().out == "caf"
+
+
+@pytest.mark.parametrize("command", [["generate", "x"], ["status"], ["doctor"]])
+def test_no_server_has_its_exit_code(command: list[str], capsys: Capture) -> None:
+    assert main([*command, "--target", "127.0.0.1:1"]) == Exit.UNAVAILABLE
+    assert capsys.readouterr().err.startswith("twinpool: no connection to the server")
+
+
+def test_text_streams_and_ctrl_c_cancels(server: FakeServer) -> None:
+    command = [sys.executable, "-m", "twinpool.cli.app", "generate", "endless", "--target", server.target]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(3) == b"caf"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == Exit.INTERRUPTED
+        assert process.stderr.read() == b""
+    assert server.inference.cancelled.wait(10)
+
+
+def test_a_closed_pipe_ends_quietly(server: FakeServer) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "twinpool.cli.app", "generate", "hello", "--target", server.target]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=30)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (Exit.UNREAD, b"")
+
+
+def test_status_json_has_the_promised_names(server: FakeServer, capsys: Capture) -> None:
+    assert main(["status", "--json", "--target", server.target]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["model"], status["serving"], status["requests"]) == ("tiny", True, 5)
+    assert status["queue"] == {"requests": 2, "tokens": 30}
+    assert status["pairs"] == [
+        {"prefill": "prefill-0", "decode": "decode-0", "transport": "shm", "ready": True}
+    ]
+    (worker,) = status["workers"]
+    assert worker == {
+        "id": "decode-0",
+        "pool": "decode",
+        "state": "ready",
+        "pid": 42,
+        "node": "127.0.0.1",
+        "incarnation": "abc",
+        "running": 3,
+        "waiting": 1,
+        "blocks_used": 10,
+        "blocks_cached": 5,
+        "blocks_total": 100,
+        "blocks_quarantined": 0,
+    }
+
+
+def test_status_is_a_table_for_people(server: FakeServer, capsys: Capture) -> None:
+    assert main(["status", "--target", server.target]) == 0
+    table = capsys.readouterr().out
+    assert "\x1b" not in table
+    for part in ("tiny", "serving", "decode-0", "ready", "15/100", "10%", "42"):
+        assert part in table
+
+
+def test_watch_goes_on(server: FakeServer, capsys: Capture) -> None:
+    assert main(["status", "--watch", "--json", "--interval", "0.2", "--target", server.target]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert main(["status", "--watch", "--target", server.target]) == 0
+    assert capsys.readouterr().out.count("decode-0") == 2
+
+
+def test_doctor_names_the_hop_that_fails(server: FakeServer, capsys: Capture) -> None:
+    assert main(["doctor", "--target", server.target]) == 0
+    line = "ok    prefill-0 -> decode-0 (shm): queue 0.500 s, prefill 0.250 s"
+    assert capsys.readouterr().out.startswith(line)
+
+    server.operations.checks[0].failed_hop = operations_pb2.HOP_HANDOFF
+    server.operations.checks[0].detail = "no cache after 5 s"
+    assert main(["doctor", "--target", server.target]) == Exit.FAILED
+    assert capsys.readouterr().out == "FAIL  prefill-0 -> decode-0 (shm): handoff: no cache after 5 s\n"
+
+    server.operations.checks.clear()
+    assert main(["doctor", "--target", server.target]) == Exit.FAILED
+    assert "no pair" in capsys.readouterr().err

@@ -1,0 +1,71 @@
+"""Systems for tests, one per configuration and all on the session's one Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.integration.running import RunningSystem, quiesce
+from twinpool.cli.cluster import Cluster
+from twinpool.config import DEFAULT_MODEL, EngineConfig, HandoffConfig, RouterConfig, ServeConfig
+from twinpool.model.config import PreparedModel
+from twinpool.model.pull import pull
+
+StartSystem = Callable[..., RunningSystem]
+
+
+@pytest.fixture(scope="session")
+def model() -> PreparedModel:
+    return PreparedModel.load(pull(DEFAULT_MODEL))
+
+
+def configured(
+    *,
+    prefill: int = 1,
+    decode: int = 1,
+    transport: str = "auto",
+    kv_memory_mib: int = 256,
+    engine: EngineConfig | None = None,
+    router: RouterConfig | None = None,
+    checksum: bool = False,
+) -> ServeConfig:
+    """A float32 system on free ports."""
+    return ServeConfig(
+        prefill=prefill,
+        decode=decode,
+        port=0,
+        ops_port=0,
+        metrics_port=0,
+        engine=engine or EngineConfig(dtype="float32", kv_memory_mib=kv_memory_mib),
+        handoff=HandoffConfig(transport=transport, checksum=checksum),
+        router=router or RouterConfig(grace_s=2.0),
+    )
+
+
+@pytest.fixture(scope="module")
+def start_system(ray_session: Cluster, model: PreparedModel) -> Iterator[StartSystem]:
+    """Starts systems; those still running are stopped with the module."""
+    running: list[RunningSystem] = []
+
+    def start(**settings: object) -> RunningSystem:
+        system = RunningSystem(configured(**settings), model, ray_session).start()  # type: ignore[arg-type]
+        running.append(system)
+        return system
+
+    yield start
+    for system in running:
+        system.stop()  # once more is fine
+
+
+@pytest.fixture(scope="module")
+def one_pair(start_system: StartSystem) -> RunningSystem:
+    """One prefill and one decode worker, shared by the module's tests."""
+    return start_system()
+
+
+@pytest.fixture
+def system(one_pair: RunningSystem) -> Iterator[RunningSystem]:
+    """The same, and at rest again after the test."""
+    yield one_pair
+    quiesce(one_pair)

@@ -1,0 +1,136 @@
+"""A whole system for tests: real Ray actors, real gRPC ports, on an event loop of its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from twinpool import Client
+from twinpool.cli.cluster import Cluster
+from twinpool.cli.system import ServingSystem
+from twinpool.client.operations import OperationsClient
+from twinpool.client.status import Status
+from twinpool.config import ServeConfig
+from twinpool.model.config import PreparedModel
+
+T = TypeVar("T")
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+QUIESCE_S = 5.0
+
+
+class RunningSystem:
+    """Started by `start`; tests talk to it through its ports, and look inside with `call`."""
+
+    def __init__(self, config: ServeConfig, model: PreparedModel, cluster: Cluster) -> None:
+        self.config = config
+        self.model = model
+        self._cluster = cluster
+        self._ready: Future[ServingSystem] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leave: asyncio.Event | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="system")
+
+    def start(self) -> RunningSystem:
+        self._thread.start()
+        self.system = self._ready.result(START_TIMEOUT_S)
+        self.client = Client(str(self.system.inference))
+        self.operations = OperationsClient(str(self.system.operations))
+        return self
+
+    def stop(self) -> None:
+        """End the system; once it has ended, nothing."""
+        if not self._thread.is_alive():
+            return
+        self.client.close()
+        self.operations.close()
+        assert self._loop is not None
+        assert self._leave is not None
+        self._loop.call_soon_threadsafe(self._leave.set)
+        self._thread.join(STOP_TIMEOUT_S)
+        assert not self._thread.is_alive()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function on the system's event loop, where all its state belongs."""
+
+        async def called() -> T:
+            return function()
+
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(10.0)
+
+    def metrics(self) -> dict[str, float]:
+        """All samples of /metrics, by name and labels as they are written."""
+        with urllib.request.urlopen(f"http://{self.system.metrics}/metrics", timeout=10.0) as answer:
+            text = answer.read().decode()
+        lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+    async def _serve(self) -> None:
+        self._loop, self._leave = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            system = ServingSystem(self.config, self.model, self._cluster, lambda _: None)
+            async with system.running():
+                assert await system.wait_until_ready(self._leave)
+                self._ready.set_result(system)
+                await self._leave.wait()
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+
+
+def what_is_left(status: Status) -> list[str]:
+    """What a system without requests must not show, in words."""
+    left = [f"{status.requests} requests"] if status.requests else []
+    left += [f"{status.queue.requests} queued"] if status.queue.requests else []
+    left += [f"{status.handoffs_in_flight} hand-offs"] if status.handoffs_in_flight else []
+    for worker in status.workers:
+        if worker.running or worker.waiting or worker.blocks_used or worker.blocks_quarantined:
+            left.append(f"{worker.id}: {worker}")
+    return left
+
+
+GAUGES_AT_REST = (
+    "twinpool_requests_in_flight",
+    "twinpool_queue_depth",
+    "twinpool_queue_tokens",
+    "twinpool_handoffs_in_flight",
+    "twinpool_num_requests_running",
+    "twinpool_num_requests_waiting",
+    "twinpool_kv_blocks_used",
+    "twinpool_kv_cache_usage_ratio",
+)
+
+
+def quiesce(system: RunningSystem) -> None:
+    """Within seconds of the last request nothing is held anywhere, and a probe is answered exactly.
+
+    Every block is free, nothing is queued, running or in flight, all gauges are zero, the scheduler has
+    forgotten every request and attempt, and two probes of the same prompt agree to the token.
+    """
+    deadline = time.monotonic() + QUIESCE_S
+    while (left := what_is_left(system.operations.status())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left
+    high = {
+        name: value
+        for name, value in system.metrics().items()
+        if name.partition("{")[0] in GAUGES_AT_REST and value
+    }
+    assert not high
+    scheduler = system.system.dispatcher.scheduler
+    assert system.call(lambda: (len(scheduler.requests), scheduler.num_attempts)) == (0, 0)
+    assert (
+        system.call(lambda: [worker.charged for worker in scheduler.fleet.workers() if worker.charged]) == []
+    )
+    answers = [
+        system.client.complete("The capital of France is", max_tokens=4, temperature=0.0) for _ in range(2)
+    ]
+    assert answers[0].text.startswith(" Paris")
+    assert answers[0].token_ids == answers[1].token_ids

@@ -1,0 +1,103 @@
+"""A request through real workers: who makes its tokens, how it ends, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.running import RunningSystem
+from twinpool.types import FinishReason
+
+PROMPT = "The capital of France is"
+
+
+def test_prompt_is_read_by_one_process_and_tokens_are_made_by_another(system: RunningSystem) -> None:
+    answer = system.client.complete(PROMPT, max_tokens=8, temperature=0.0)
+    assert answer.text.startswith(" Paris")
+    assert (answer.workers.prefill, answer.workers.decode) == ("prefill-0", "decode-0")
+    pids = {worker.id: worker.pid for worker in system.operations.status().workers}
+    assert pids["prefill-0"] != pids["decode-0"]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3])
+def test_max_tokens_gives_exactly_that_many(system: RunningSystem, max_tokens: int) -> None:
+    answer = system.client.complete(PROMPT, max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    assert len(answer.token_ids) == max_tokens
+    assert answer.finish_reason is FinishReason.LENGTH
+
+
+def test_one_token_makes_no_hand_off(system: RunningSystem) -> None:
+    before = system.metrics()['twinpool_handoff_bytes_total{transport="shm"}']
+    answer = system.client.complete(PROMPT, max_tokens=1, temperature=0.0)
+    assert answer.workers.decode is None
+    assert answer.timing.handoff_wait_s == 0.0
+    assert system.metrics()['twinpool_handoff_bytes_total{transport="shm"}'] == before
+
+
+def test_hand_off_is_counted_in_bytes(system: RunningSystem) -> None:
+    name = 'twinpool_handoff_bytes_total{transport="shm"}'
+    before = system.metrics()[name]
+    system.client.complete([1] * 20, max_tokens=2, temperature=0.0, ignore_eos=True)
+    layout_bytes = 2 * 30 * 3 * 64 * 4 * 16  # K and V, layers, KV heads, head size, float32, block size
+    assert system.metrics()[name] - before == 2 * layout_bytes
+
+
+def test_stream_comes_in_several_chunks_that_make_the_whole(system: RunningSystem) -> None:
+    chunks = list(system.client.generate(PROMPT, max_tokens=12, temperature=0.0, ignore_eos=True))
+    whole = system.client.complete(PROMPT, max_tokens=12, temperature=0.0, ignore_eos=True)
+    assert len(chunks) > 2
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+
+
+def test_same_seed_gives_the_same_tokens(system: RunningSystem) -> None:
+    answers = [system.client.complete(PROMPT, max_tokens=12, temperature=1.0, seed=7) for _ in range(2)]
+    assert answers[0].token_ids == answers[1].token_ids
+    assert answers[0].seed == 7
+
+
+def test_seed_that_the_server_drew_gives_the_answer_again(system: RunningSystem) -> None:
+    drawn = system.client.complete(PROMPT, max_tokens=12, temperature=1.0)
+    again = system.client.complete(PROMPT, max_tokens=12, temperature=1.0, seed=drawn.seed)
+    assert drawn.token_ids == again.token_ids
+
+
+def test_phases_sum_to_the_time_the_client_measured(system: RunningSystem) -> None:
+    import time
+
+    started = time.perf_counter()
+    answer = system.client.complete(PROMPT, max_tokens=8, temperature=0.0)
+    measured_s = time.perf_counter() - started
+    timing = answer.timing
+    phases_s = timing.queue_s + timing.prefill_s + timing.handoff_wait_s + timing.decode_s
+    # The rest is tokenizing and two trips over the socket.
+    assert 0 <= measured_s - phases_s < 1.0
+
+
+def test_leaving_the_iterator_ends_the_work_in_both_pools(system: RunningSystem) -> None:
+    stream = system.client.generate(PROMPT, max_tokens=400, ignore_eos=True)
+    for _, _chunk in zip(range(3), stream, strict=False):
+        pass
+    stream.close()
+
+
+def test_abort_ends_the_stream_well_and_is_idempotent(system: RunningSystem) -> None:
+    stream = system.client.generate(PROMPT, max_tokens=400, ignore_eos=True, request_id="to-abort")
+    next(stream)
+    assert system.client.abort(["to-abort", "never-seen"]) == {"to-abort": True, "never-seen": False}
+    chunks = list(stream)
+    assert chunks[-1].finish_reason is FinishReason.ABORT
+    assert system.client.abort("to-abort") == {"to-abort": False}
+
+
+def test_chat_answers_from_the_models_own_template(system: RunningSystem) -> None:
+    answer = system.client.complete_chat(
+        [{"role": "user", "content": "What is the capital of France?"}], max_tokens=24, temperature=0.0
+    )
+    assert "Paris" in answer.text
+    assert "<|im_end|>" not in answer.text
+
+
+def test_doctor_finds_every_pair_well(system: RunningSystem) -> None:
+    checks = list(system.operations.check_pairs())
+    assert [(check.pair.prefill, check.pair.decode) for check in checks] == [("prefill-0", "decode-0")]
+    assert not checks[0].detail

@@ -1,0 +1,105 @@
+"""More requests than the pools hold: everyone waits their turn, and everyone gets their own tokens."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
+
+import pytest
+
+from tests.integration.conftest import StartSystem
+from tests.integration.running import RunningSystem, quiesce
+from tests.reference import reference_cases
+from twinpool.config import EngineConfig, RouterConfig
+from twinpool.errors import InvalidRequest, QueueFull
+from twinpool.messages import Event, StepDone
+
+SMALL_MIB = 40
+"""About 56 blocks, 900 tokens: one long prompt and a few short ones."""
+NUM_REQUESTS = 200
+NUM_TOKENS = 8
+
+
+@pytest.fixture(scope="module")
+def small(start_system: StartSystem) -> RunningSystem:
+    return start_system(
+        engine=EngineConfig(dtype="float32", kv_memory_mib=SMALL_MIB),
+        router=RouterConfig(grace_s=2.0, queue_max_requests=NUM_REQUESTS),
+    )
+
+
+def batches_while_others_wait(system: RunningSystem) -> list[int]:
+    """A list that grows with the rows of each decode step made while requests are queued."""
+    dispatcher, batches = system.system.dispatcher, list[int]()
+    hear = dispatcher.worker_said
+
+    def hear_and_note(worker_id: str, incarnation: str, event: Event) -> None:
+        if isinstance(event, StepDone) and len(dispatcher.scheduler.queue):
+            batches.append(len(event.tokens))
+        hear(worker_id, incarnation, event)
+
+    dispatcher.worker_said = hear_and_note  # type: ignore[method-assign]
+    return batches
+
+
+@pytest.mark.timeout(400)
+def test_two_hundred_at_once_on_a_pool_far_too_small_all_finish_right(small: RunningSystem) -> None:
+    batches = batches_while_others_wait(small)
+    short = [case for case in reference_cases() if len(case.prompt_ids) <= 100]
+    long = [case for case in reference_cases() if len(case.prompt_ids) >= 500]
+    cases = [*islice(cycle(short), NUM_REQUESTS - len(long)), *long]
+    cases.sort(key=lambda case: hash((case.name, len(case.prompt_ids))) % 97)
+
+    def right(index: int) -> bool:
+        case = cases[index]
+        answer = small.client.complete(
+            case.prompt_ids, max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True, timeout=300.0
+        )
+        return answer.token_ids == case.output_ids[:NUM_TOKENS]
+
+    with ThreadPoolExecutor(NUM_REQUESTS) as threads:
+        answers = list(threads.map(right, range(NUM_REQUESTS)))
+    assert all(answers)
+    # Rows enter while others run: steps of one row are the exception, not the rule.
+    assert sum(rows > 1 for rows in batches) > len(batches) / 2
+    quiesce(small)
+
+
+def test_prompt_larger_than_a_whole_pool_is_refused_at_the_door(small: RunningSystem) -> None:
+    with pytest.raises(InvalidRequest, match="cache holds") as refusal:
+        small.client.complete([1] * 1000, max_tokens=8)
+    assert refusal.value.field == "token_ids.ids"
+    with pytest.raises(InvalidRequest) as refusal:
+        small.client.complete([1] * 10, max_tokens=5000)
+    assert "max_tokens" in refusal.value.field
+    quiesce(small)
+
+
+def test_absent_max_tokens_is_capped_to_what_fits(small: RunningSystem) -> None:
+    stream = small.client.generate([1] * 10, temperature=0.0)
+    next(stream)
+    stream.close()
+    quiesce(small)
+
+
+def test_full_queue_refuses_with_a_time_to_try_again(start_system: StartSystem) -> None:
+    system = start_system(
+        engine=EngineConfig(dtype="float32", kv_memory_mib=SMALL_MIB),
+        router=RouterConfig(grace_s=2.0, queue_max_requests=1),
+    )
+    held = system.client.generate([1] * 10, max_tokens=800, temperature=0.0, ignore_eos=True)
+    next(held)
+    waiting = system.client.generate([1] * 10, max_tokens=800, temperature=0.0, ignore_eos=True)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(next, waiting)
+        while system.operations.status().queue.requests < 1:
+            pass
+        with pytest.raises(QueueFull) as refusal:
+            system.client.complete([1] * 10, max_tokens=800)
+        assert refusal.value.retry_after_s is not None
+        held.close()
+        first.result(60.0)
+    waiting.close()
+    assert len(system.client.complete([1] * 10, max_tokens=2, ignore_eos=True).token_ids) == 2
+    quiesce(system)
+    system.stop()

@@ -1,0 +1,145 @@
+"""A decode worker that keeps the protocol: the real custody and batch around an invented model."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from decode_worker.batch import Batch, Row, apply_tokens
+from decode_worker.custody import Custody
+from tests.property.simulated_workers import (
+    BLOCK_SIZE,
+    EOS,
+    NUM_BLOCKS,
+    Action,
+    Connection,
+    Content,
+    Model,
+    Worker,
+)
+from twinpool import messages as m
+from twinpool.config import HandoffConfig
+from twinpool.kv.layout import KvLayout
+from twinpool.kv.reservations import RowReady
+from twinpool.types import Pool
+
+LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32")
+CONFIG = HandoffConfig(quarantine_report_s=2.0)
+
+
+class SimulatedDecode(Worker):
+    """memory: what its blocks hold, as written by prefill workers. refuses_next: whatever is reserved."""
+
+    pool = Pool.DECODE
+
+    def __init__(self, worker_id: str, incarnation: str, model: Model, clock: Callable[[], float]) -> None:
+        super().__init__(worker_id, incarnation)
+        self._model = model
+        self.connections: dict[str, Connection] = {}
+        self.memory: list[Content] = [("", 0)] * NUM_BLOCKS
+        self.refuses_next = False
+        self._inbox: deque[RowReady | m.Evict] = deque()
+        self._batch = Batch()
+        self.custody = Custody(
+            self.blocks,
+            LAYOUT,
+            CONFIG,
+            checksum=lambda block: block,
+            enter=self._inbox.append,
+            publish=self.publish,
+            clock=clock,
+        )
+        self.custody.attach(self)
+
+    @property
+    def idle(self) -> bool:
+        load = self.custody.load()
+        return load == m.LoadReport(blocks_free=NUM_BLOCKS) and not self._batch and not self._inbox
+
+    def obey(self, command: m.Command) -> None:
+        match command:
+            case m.Reserve(attempt) if self.refuses_next:
+                self.refuses_next = False
+                self.publish(m.Refused(attempt, self.custody.load()))
+            case m.Reserve():
+                self.custody.reserve(command)
+            case m.Admit():
+                self.custody.admit(command)
+            case m.Revoke(attempt) | m.Evict(attempt):
+                if not self.custody.give_up(attempt):
+                    self._inbox.append(m.Evict(attempt))
+            case _:
+                raise AssertionError(f"{command} is not for a decode worker")
+
+    def actions(self) -> Iterator[Action]:
+        yield from super().actions()
+        if not self.alive:
+            return
+        for writer, connection in self.connections.items():
+            if connection.words:
+                yield lambda writer=writer: self._hear(writer)  # type: ignore[misc]
+        if self._inbox or self._batch.active(most=1):
+            yield self._step
+
+    def stop(self, writer: str, attempt: str) -> None:
+        """The custody wants a writer stopped."""
+        if writer in self.connections:
+            self.connections[writer].answers.append(("stop", attempt, ()))
+
+    def close(self) -> None:
+        raise AssertionError("nobody closes the receiver")
+
+    def free_all(self) -> None:
+        self.custody.session_lost()
+        self._drain()
+        for attempt in self._batch.attempts():
+            self._batch.leave(attempt)
+            self.custody.evict(attempt, m.ReleaseReason.EVICTED)
+
+    def hang_up(self) -> None:
+        for connection in self.connections.values():
+            connection.answers.append(("end", "", ()))
+
+    def _hear(self, writer: str) -> None:
+        connection = self.connections[writer]
+        word, attempt = connection.words.popleft()
+        match word:
+            case "begin":
+                blocks = self.custody.begin(writer, attempt)
+                connection.answers.append(
+                    ("refused" if blocks is None else "accepted", attempt, blocks or ())
+                )
+            case "progress":
+                self.custody.progress(writer, attempt)
+            case "written":
+                self.custody.written(writer, attempt, 1, ())
+            case "stopped":
+                self.custody.stopped(writer, attempt)
+            case "end":
+                del self.connections[writer]
+                self.custody.connection_ended(writer)
+
+    def _drain(self) -> None:
+        while self._inbox:
+            message = self._inbox.popleft()
+            if isinstance(message, RowReady):
+                self._batch.enter(Row.of(message))
+            else:
+                self._batch.leave(message.attempt)
+                self.custody.evict(message.attempt, m.ReleaseReason.EVICTED)
+
+    def _step(self) -> None:
+        self._drain()
+        rows = self._batch.active(most=9)
+        if rows:
+            tokens = [self._next_token(row) for row in rows]
+            row_tokens = apply_tokens(rows, tokens, frozenset({EOS}))
+            self.publish(m.StepDone(1, row_tokens, 0.01, self.custody.load()))
+
+    def _next_token(self, row: Row) -> int:
+        """Reads the row's cache, which must be its own and whole."""
+        num_blocks = -(-row.num_prompt_tokens // BLOCK_SIZE)
+        contents = {self.memory[block] for block in row.blocks[:num_blocks]}
+        ((attempt, prompt),) = contents
+        assert attempt == row.attempt
+        return self._model(prompt, row.num_outputs)

@@ -1,0 +1,221 @@
+"""In whatever order router, writers and clock speak: no block that is still written to changes hands, and
+none is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.reservations import (
+    BlocksFreed,
+    CacheWritten,
+    Dropped,
+    Effect,
+    Reservations,
+    RowReady,
+    Stage,
+    StopWriter,
+    WriterOverdue,
+)
+from twinpool.messages import Admit, ReleaseReason
+from twinpool.types import RowParams
+
+TOTAL_BLOCKS = 12
+TTL_S, REPORT_S = 30.0, 2.0
+WRITERS = ["writer 1", "writer 2"]
+INDEX = st.integers(0, 30)
+
+
+@dataclass
+class Attempt:
+    """What an onlooker knows of one attempt.
+
+    open: blocks that the writer may touch, from the answer to its `begin` to its last word.
+    fate: what has become of it so far, as the effects told.
+    """
+
+    name: str
+    writer: str
+    open: tuple[int, ...] = ()
+    fate: list[str] = field(default_factory=list)
+    admits: int = 0
+    overdue: int = 0
+
+
+class ReservationsMachine(RuleBasedStateMachine):
+    """A decode worker's reservations among a router and two writers that keep the protocol."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(TOTAL_BLOCKS)
+        self.held = Reservations(self.pool)
+        self.attempts: dict[str, Attempt] = {}
+        self.now = 0.0
+
+    def pick(self, index: int) -> Attempt:
+        attempts = list(self.attempts.values())
+        return attempts[-1 - index % len(attempts)]
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case RowReady(admit, blocks):
+                    attempt = self.attempts[admit.attempt]
+                    assert attempt.admits == 1
+                    assert not attempt.open
+                    assert {self.pool.owners()[block] for block in blocks} == {(Owner.ROW, attempt.name)}
+                    attempt.fate.append("row")
+                case Dropped(name, ReleaseReason.GONE):
+                    assert self.held.stage(name) in (None, Stage.QUARANTINED)
+                case Dropped(name):
+                    self.attempts[name].fate.append("dropped")
+                case StopWriter(writer, name):
+                    assert self.attempts[name].writer == writer
+                    assert self.attempts[name].open
+                case BlocksFreed(name):
+                    assert self.attempts[name].fate == ["dropped"]
+                case CacheWritten(name, _, handoff_s):
+                    assert not self.attempts[name].fate
+                    assert 0 <= handoff_s <= self.now
+                case WriterOverdue(name, writer):
+                    assert self.attempts[name].writer == writer
+                    assert self.attempts[name].open
+                    self.attempts[name].overdue += 1
+
+    # The router.
+
+    @rule(num_blocks=st.integers(1, 5), writer=st.sampled_from(WRITERS))
+    def reserve(self, num_blocks: int, writer: str) -> None:
+        name = f"try-{len(self.attempts) + 1}"
+        free = self.pool.count(Owner.FREE)
+        granted = self.held.reserve(name, num_blocks, writer, TTL_S, self.now)
+        assert granted == (num_blocks <= free)
+        assert self.pool.count(Owner.FREE) == free - (num_blocks if granted else 0)
+        if granted:
+            self.attempts[name] = Attempt(name, writer)
+
+    @precondition(lambda self: self.attempts)
+    @rule(index=INDEX)
+    def admit_once(self, index: int) -> None:
+        attempt = self.pick(index)
+        if not attempt.admits:
+            attempt.admits += 1
+            admit = Admit(attempt.name, 0, 4, (1,), RowParams(4))
+            self.carry_out(self.held.admit(admit, self.now))
+
+    @precondition(lambda self: self.attempts)
+    @rule(index=INDEX)
+    def revoke_or_evict(self, index: int) -> None:
+        name = self.pick(index).name
+        if self.held.stage(name) is Stage.ADMITTED:
+            assert self.held.evict(name)
+        else:
+            assert not self.held.evict(name)
+            self.carry_out(self.held.revoke(name, self.now))
+
+    @rule()
+    def lose_the_router(self) -> None:
+        self.carry_out(self.held.session_lost(self.now))
+        assert self.held.count(Stage.RESERVED, Stage.WRITING, Stage.WRITTEN) == 0
+
+    # The writers.
+
+    @precondition(lambda self: self.attempts)
+    @rule(index=INDEX)
+    def begin(self, index: int) -> None:
+        attempt = self.pick(index)
+        stage = self.held.stage(attempt.name)
+        blocks = self.held.begin(attempt.name, attempt.writer, self.now)
+        assert (blocks is not None) == (stage is Stage.RESERVED)
+        attempt.open = attempt.open or blocks or ()
+
+    @precondition(lambda self: self.attempts)
+    @rule(index=INDEX, written=st.booleans())
+    def say_the_last_word(self, index: int, written: bool) -> None:
+        attempt = self.pick(index)
+        if attempt.open:
+            num_blocks, attempt.open = len(attempt.open), ()
+            if written:
+                self.carry_out(self.held.written(attempt.name, attempt.writer, num_blocks, self.now))
+            else:
+                self.carry_out(self.held.stopped(attempt.name, attempt.writer))
+
+    @precondition(lambda self: self.attempts)
+    @rule(index=INDEX)
+    def make_progress(self, index: int) -> None:
+        attempt = self.pick(index)
+        self.held.progress(attempt.name, attempt.writer, self.now)
+
+    @precondition(lambda self: self.attempts)
+    @rule(index=INDEX)
+    def intrude(self, index: int) -> None:
+        """The wrong writer speaks, which changes nothing."""
+        attempt = self.pick(index)
+        other = next(writer for writer in WRITERS if writer != attempt.writer)
+        before = self.pool.owners()
+        assert self.held.begin(attempt.name, other, self.now) is None
+        assert self.held.blocks(attempt.name, other) is None
+        assert self.held.written(attempt.name, other, 1, self.now) == []
+        assert self.held.stopped(attempt.name, other) == []
+        assert self.pool.owners() == before
+
+    @rule(writer=st.sampled_from(WRITERS))
+    def end_the_connection(self, writer: str) -> None:
+        for attempt in self.attempts.values():
+            if attempt.writer == writer:
+                attempt.open = ()
+        self.carry_out(self.held.connection_ended(writer))
+
+    # The clock.
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, REPORT_S, 10.0, TTL_S]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.now += seconds
+        self.carry_out(self.held.expire(self.now, REPORT_S))
+
+    # What holds always.
+
+    @invariant()
+    def every_block_has_one_owner_and_every_owner_is_held(self) -> None:
+        owners = self.pool.owners()
+        for owner in Owner:
+            assert self.pool.count(owner) == sum(each is owner for each, _ in owners)
+        for reservation in self.held:
+            mine = {block for block, (_, name) in enumerate(owners) if name == reservation.attempt}
+            assert mine == set(reservation.blocks)
+        held = {name for owner, name in owners if owner is not Owner.FREE}
+        assert held == {reservation.attempt for reservation in self.held}
+
+    @invariant()
+    def what_a_writer_may_touch_belongs_to_its_attempt_and_is_no_row(self) -> None:
+        owners = self.pool.owners()
+        for attempt in self.attempts.values():
+            for block in attempt.open:
+                assert owners[block][1] == attempt.name
+                assert owners[block][0] in (Owner.RESERVATION, Owner.QUARANTINE)
+
+    @invariant()
+    def an_attempt_becomes_a_row_or_is_dropped_and_is_so_once(self) -> None:
+        for attempt in self.attempts.values():
+            assert len(attempt.fate) <= 1
+            assert attempt.overdue <= 1
+            if self.held.stage(attempt.name) is None:
+                assert attempt.fate
+
+    def teardown(self) -> None:
+        """Writers hang up, time passes and rows are evicted: then everything is free, with no other help."""
+        for writer in WRITERS:
+            self.end_the_connection(writer)
+        self.let_time_pass(TTL_S)
+        for attempt in self.attempts.values():
+            self.held.evict(attempt.name)
+        assert self.pool.count(Owner.FREE) == TOTAL_BLOCKS
+        assert len(self.held) == 0
+
+
+TestReservations = ReservationsMachine.TestCase
+TestReservations.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)

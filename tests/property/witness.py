@@ -1,0 +1,85 @@
+"""Watches what a scheduler says about each request, and knows independently what it may say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from router.ports import Output, Request
+from tests.property.simulated_workers import EOS
+from twinpool.errors import TwinpoolError, WorkerLost
+from twinpool.types import FinishReason, RowParams
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an undisturbed run would produce for one prompt. num_tokens: before end of sequence, if any."""
+
+    prompt: int
+    num_tokens: int | None
+
+    def token(self, position: int) -> int:
+        if position == self.num_tokens:
+            return EOS
+        return 1 + (31 * self.prompt + 7 * position) % 97
+
+    def tokens(self, params: RowParams) -> list[int]:
+        tokens = [self.token(position) for position in range(params.max_tokens)]
+        if EOS in tokens and not params.ignore_eos:
+            return tokens[: tokens.index(EOS) + 1]
+        return tokens
+
+
+@dataclass(slots=True)
+class Watched:
+    """One request and all that has been said about it.
+
+    overtaken_at: when a younger request was first placed before it, while it waits.
+    """
+
+    request: Request
+    answer: Answer
+    arrived_at: float
+    log: list[int] = field(default_factory=list)
+    ended: bool = False
+    left: bool = False
+    aborted: bool = False
+    overtaken_at: float | None = None
+
+    @property
+    def is_canary(self) -> bool:
+        return self.request.pair is not None
+
+    def hear(self, output: Output, now: float) -> None:
+        """Tokens came: the next ones of the answer, in order; an ending is the last word."""
+        assert not self.ended, "nothing follows the terminal event"
+        assert not self.left, "nothing follows a cancel"
+        whole = self.answer.tokens(self.request.params)
+        self.log += output.token_ids
+        assert self.log == whole[: len(self.log)]
+        if output.ending is None:
+            assert output.token_ids
+            assert len(self.log) < len(whole)
+            return
+        self.ended = True
+        timing = output.ending.timing
+        phases = (timing.queue_s, timing.prefill_s, timing.handoff_wait_s, timing.decode_s)
+        assert all(seconds >= 0 for seconds in phases)
+        assert sum(phases) == now - self.arrived_at
+        reason = output.ending.finish_reason
+        if reason is FinishReason.ABORT:
+            assert self.aborted
+            assert not output.token_ids
+            return
+        assert self.log == whole
+        assert reason is (FinishReason.STOP if self._stops(whole) else FinishReason.LENGTH)
+
+    def fail(self, error: TwinpoolError, faults: bool) -> None:
+        """It failed, which needs a reason."""
+        assert not self.ended, "nothing follows the terminal event"
+        assert not self.left, "nothing follows a cancel"
+        self.ended = True
+        assert isinstance(error, WorkerLost)
+        assert faults or "reservation was gone" in error.message, error.message
+
+    def _stops(self, whole: list[int]) -> bool:
+        return whole[-1] == EOS and not self.request.params.ignore_eos

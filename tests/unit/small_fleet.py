@@ -1,0 +1,193 @@
+"""A scheduler with a tiny fleet whose every word a test says itself, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from router.ports import Output, Request
+from router.scheduling.commands import Emit, Fail, SchedulerCommand, Send
+from router.scheduling.events import (
+    Arrived,
+    PairProven,
+    SchedulerEvent,
+    Tick,
+    WorkerDown,
+    WorkerSaid,
+    WorkerUp,
+)
+from router.scheduling.requests import Phase
+from router.scheduling.scheduler import Limits, Scheduler
+from twinpool import messages as m
+from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
+
+BLOCK_SIZE = 4
+LIMITS = Limits(most_prompts=4, most_rows=8, overtake_s=1.0, reservation_ttl_s=30.0)
+PROMPT = (11, 12, 13, 14, 15)
+
+
+def request(
+    request_id: str = "r",
+    *,
+    max_tokens: int = 4,
+    prompt_ids: tuple[int, ...] = PROMPT,
+    pair: tuple[str, str] | None = None,
+) -> Request:
+    return Request(request_id, prompt_ids, RowParams(max_tokens, seed=5), pair)
+
+
+class SmallFleet:
+    """The scheduler and what it has last decided.
+
+    prefill and decode: numbers of workers, named p0, p1, … and d0, d1, …; incarnations are p0-1, p0-2, …
+    """
+
+    def __init__(
+        self,
+        prefill: int = 1,
+        decode: int = 1,
+        *,
+        blocks: int = 16,
+        limits: Limits = LIMITS,
+        joined: bool = True,
+    ) -> None:
+        attempts = (f"try-{number}" for number in itertools.count(1))
+        self.scheduler = Scheduler(limits, new_attempt=lambda: next(attempts))
+        self.now = 100.0
+        self.blocks = blocks
+        self.loads: dict[str, m.LoadReport] = {}
+        self._lives: dict[str, int] = {}
+        for worker_id in (*(f"d{n}" for n in range(decode)), *(f"p{n}" for n in range(prefill))):
+            self.comes_up(worker_id)
+        if joined:
+            for decode_id, prefill_id in itertools.product(range(decode), range(prefill)):
+                self.joins(f"p{prefill_id}", f"d{decode_id}")
+
+    def feed(self, event: SchedulerEvent) -> list[SchedulerCommand]:
+        """What the scheduler decides on this event now."""
+        return self.scheduler.handle(event, self.now)
+
+    def arrives(self, *requests: Request) -> list[SchedulerCommand]:
+        return [command for each in requests for command in self.feed(Arrived(each))]
+
+    def passes(self, seconds: float) -> list[SchedulerCommand]:
+        """Time passes, and the scheduler is told."""
+        self.now += seconds
+        return self.feed(Tick())
+
+    # Workers.
+
+    def incarnation(self, worker_id: str) -> str:
+        return f"{worker_id}-{self._lives[worker_id]}"
+
+    def hello(self, worker_id: str) -> m.Hello:
+        pool = Pool.PREFILL if worker_id.startswith("p") else Pool.DECODE
+        endpoint = HandoffEndpoint(f"socket of {self.incarnation(worker_id)}")
+        return m.Hello(pool, self.incarnation(worker_id), 1, self.blocks, BLOCK_SIZE, 1 << 20, endpoint)
+
+    def comes_up(self, worker_id: str) -> list[SchedulerCommand]:
+        """A new life of a worker."""
+        self._lives[worker_id] = self._lives.get(worker_id, 0) + 1
+        self.loads[worker_id] = m.LoadReport(blocks_free=self.blocks)
+        return self.feed(WorkerUp(worker_id, self.hello(worker_id)))
+
+    def goes_down(self, worker_id: str) -> list[SchedulerCommand]:
+        return self.feed(WorkerDown(worker_id, self.incarnation(worker_id), "the process exited"))
+
+    def says(self, worker_id: str, message: m.Event) -> list[SchedulerCommand]:
+        return self.feed(WorkerSaid(worker_id, self.incarnation(worker_id), message))
+
+    def joins(self, prefill_id: str, decode_id: str) -> None:
+        """A pair is joined and proven."""
+        prefill, decode = self.incarnation(prefill_id), self.incarnation(decode_id)
+        self.says(prefill_id, m.PairJoined(decode, "shm"))
+        self.feed(PairProven(prefill, decode))
+
+    # One request's words.
+
+    def grants(self, attempt: str = "try-1", worker_id: str = "d0") -> list[SchedulerCommand]:
+        return self.says(worker_id, m.Granted(attempt, self.loads[worker_id]))
+
+    def refuses(self, attempt: str = "try-1", worker_id: str = "d0", *, free: int) -> list[SchedulerCommand]:
+        self.loads[worker_id] = m.LoadReport(blocks_free=free)
+        return self.says(worker_id, m.Refused(attempt, self.loads[worker_id]))
+
+    def reads(
+        self,
+        token: int = 21,
+        reason: FinishReason | None = None,
+        *,
+        attempt: str = "try-1",
+        position: int = 0,
+        worker_id: str = "p0",
+    ) -> list[SchedulerCommand]:
+        """A prompt is read: its first token."""
+        return self.says(worker_id, m.FirstToken(attempt, position, token, reason, len(PROMPT)))
+
+    def prefill_ends(
+        self, outcome: m.PrefillOutcome, attempt: str = "try-1", worker_id: str = "p0", detail: str = ""
+    ) -> list[SchedulerCommand]:
+        return self.says(worker_id, m.PrefillEnded(attempt, outcome, detail, self.loads[worker_id]))
+
+    def releases(
+        self, reason: m.ReleaseReason, attempt: str = "try-1", worker_id: str = "d0", detail: str = ""
+    ) -> list[SchedulerCommand]:
+        return self.says(worker_id, m.Released(attempt, reason, detail, self.loads[worker_id]))
+
+    def steps(self, *tokens: m.RowToken, worker_id: str = "d0") -> list[SchedulerCommand]:
+        return self.says(worker_id, m.StepDone(1, tokens, 0.01, self.loads[worker_id]))
+
+    def brings(self, phase: Phase, *, max_tokens: int = 4) -> None:
+        """Request r comes as far as this phase, as try-1 on p0 and d0; its token log is then 21, 22."""
+        if phase is Phase.QUEUED:
+            for pair in self.scheduler.fleet.pairs():
+                pair.proven = False
+        self.arrives(request(max_tokens=max_tokens))
+        if phase in (Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING):
+            self.grants()
+        if phase in (Phase.HANDING_OFF, Phase.DECODING):
+            self.reads(21)
+        if phase is Phase.DECODING:
+            self.steps(m.RowToken("try-1", 1, 22, None))
+        assert self.phase() is phase
+
+    def phase(self, request_id: str = "r") -> Phase | None:
+        """Where a request is; None once the scheduler has forgotten it."""
+        state = self.scheduler.requests.get(request_id)
+        return state.phase if state else None
+
+    @property
+    def num_charged(self) -> int:
+        """Attempts that are charged to workers."""
+        return sum(len(worker.charged) for worker in self.scheduler.fleet.workers())
+
+    def forgot_everything(self) -> bool:
+        """Whether the scheduler holds no request and no attempt."""
+        scheduler = self.scheduler
+        return not scheduler.requests and not scheduler.queue and not scheduler.num_attempts
+
+
+def sent(commands: Sequence[SchedulerCommand], worker_id: str | None = None) -> list[m.Command]:
+    """What a worker, or any worker, is told."""
+    return [
+        each.command for each in commands if isinstance(each, Send) and worker_id in (None, each.worker_id)
+    ]
+
+
+def emitted(commands: Sequence[SchedulerCommand], request_id: str = "r") -> list[Output]:
+    """What goes out to a request's client."""
+    return [each.output for each in commands if isinstance(each, Emit) and each.request_id == request_id]
+
+
+def failures(commands: Sequence[SchedulerCommand]) -> dict[str, Exception]:
+    """Requests that end with an error."""
+    return {each.request_id: each.error for each in commands if isinstance(each, Fail)}
+
+
+def reserved(commands: Sequence[SchedulerCommand]) -> list[tuple[str, str]]:
+    """(decode worker, attempt) of each reservation asked for."""
+    return [
+        (each.worker_id, each.command.attempt)
+        for each in commands
+        if isinstance(each, Send) and isinstance(each.command, m.Reserve)
+    ]

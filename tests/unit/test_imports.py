@@ -1,0 +1,44 @@
+"""What a process loads: router, client and command line stay free of torch and transformers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_HEAVY = ("torch", "transformers")
+
+_IMPORT_ALL = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(package.__path__, name + "."):
+        importlib.import_module(module.name)
+print(*sys.modules)
+"""
+
+
+def modules_loaded_by(code: str, *arguments: str) -> set[str]:
+    """The modules in a fresh interpreter after it ran some code."""
+    command = [sys.executable, "-c", code, *arguments]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return set(output.split())
+
+
+def test_router_client_and_command_line_load_neither_torch_nor_transformers() -> None:
+    loaded = modules_loaded_by(_IMPORT_ALL, "router", "twinpool.cli", "twinpool.client")
+    assert {"router.ports", "twinpool.cli.app", "twinpool.client.blocking"} <= loaded
+    assert not loaded.intersection(_HEAVY)
+
+
+def test_the_command_line_starts_without_grpc_and_ray() -> None:
+    loaded = modules_loaded_by(
+        "import sys, twinpool.cli.app; twinpool.cli.app.build_app(); print(*sys.modules)"
+    )
+    assert not loaded.intersection({"grpc", "ray", *_HEAVY})
+
+
+def test_the_package_loads_the_client_only_when_it_is_asked_for() -> None:
+    loaded = modules_loaded_by("import sys, twinpool; print(*sys.modules)")
+    assert not {name for name in loaded if name.startswith("twinpool.")}
+    loaded = modules_loaded_by("import sys; from twinpool import AsyncClient, Client; print(*sys.modules)")
+    assert "twinpool.client.blocking" in loaded

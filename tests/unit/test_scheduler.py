@@ -1,0 +1,340 @@
+"""A request's life by the router's decisions, one event at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.ports import Ending, Output
+from router.scheduling.commands import Emit, Send
+from router.scheduling.events import Aborted, Cancelled, PoolGivenUp, WorkerSaid
+from router.scheduling.requests import IllegalPhase, Phase, RequestState
+from tests.unit.small_fleet import PROMPT, SmallFleet, emitted, failures, request, reserved, sent
+from twinpool import messages as m
+from twinpool.errors import PoolUnavailable, WorkerLost
+from twinpool.messages import PrefillOutcome, ReleaseReason
+from twinpool.types import FinishReason, RowParams, ServedBy, Timing
+
+PARAMS = RowParams(4, seed=5)
+LIVE = [phase for phase in Phase if phase is not Phase.ENDED]
+
+
+# The undisturbed life.
+
+
+def test_a_request_lives_from_arrival_to_eviction() -> None:
+    fleet = SmallFleet()
+    assert fleet.arrives(request()) == [Send("d0", m.Reserve("try-1", 9, "p0-1", 30.0))]
+    assert fleet.grants() == [Send("p0", m.Prefill("try-1", 0, PROMPT, (), PARAMS, "d0-1"))]
+    assert fleet.reads(21) == [
+        Emit("r", Output(0, (21,))),
+        Send("d0", m.Admit("try-1", 0, 5, (21,), PARAMS)),
+    ]
+    assert fleet.prefill_ends(PrefillOutcome.DONE) == []
+    assert fleet.says("d0", m.Written("try-1", 4096, 0.1)) == []
+    assert fleet.steps(m.RowToken("try-1", 1, 22, None)) == [Emit("r", Output(0, (22,)))]
+    assert fleet.steps(m.RowToken("try-1", 2, 23, None)) == [Emit("r", Output(0, (23,)))]
+    evict, last = fleet.steps(m.RowToken("try-1", 3, 24, FinishReason.LENGTH))
+    assert evict == Send("d0", m.Evict("try-1"))
+    assert last == Emit("r", Output(0, (24,), Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", "d0"))))
+    assert fleet.releases(ReleaseReason.EVICTED) == []
+    assert fleet.forgot_everything()
+    assert fleet.num_charged == 0
+
+
+def test_one_step_carries_the_tokens_of_many_requests() -> None:
+    fleet = SmallFleet()
+    for number, name in ((1, "a"), (2, "b")):
+        fleet.arrives(request(name))
+        fleet.grants(f"try-{number}")
+        fleet.reads(20 + number, attempt=f"try-{number}")
+    commands = fleet.steps(m.RowToken("try-1", 1, 31, None), m.RowToken("try-2", 1, 32, FinishReason.STOP))
+    assert emitted(commands, "a") == [Output(0, (31,))]
+    assert [output.token_ids for output in emitted(commands, "b")] == [(32,)]
+    assert fleet.phase("a") is Phase.DECODING
+    assert fleet.phase("b") is None
+
+
+def test_a_single_token_needs_no_reservation_and_no_decode_worker() -> None:
+    fleet = SmallFleet()
+    prefill = m.Prefill("try-1", 0, PROMPT, (), RowParams(1, seed=5), None)
+    assert fleet.arrives(request(max_tokens=1)) == [Send("p0", prefill)]
+    (last,) = fleet.reads(21, FinishReason.LENGTH)
+    assert last == Emit("r", Output(0, (21,), Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", None))))
+    fleet.prefill_ends(PrefillOutcome.DONE)
+    assert fleet.forgot_everything()
+    assert fleet.num_charged == 0
+
+
+def test_end_of_sequence_as_first_token_revokes_instead_of_admitting() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.PREFILLING)
+    revoke, last = fleet.reads(0, FinishReason.STOP)
+    assert revoke == Send("d0", m.Revoke("try-1"))
+    assert last == Emit("r", Output(0, (0,), Ending(FinishReason.STOP, Timing(), ServedBy("p0", None))))
+    assert fleet.forgot_everything()
+
+
+def test_a_prefill_worker_that_goes_past_the_last_token_is_not_believed() -> None:
+    fleet = SmallFleet()
+    fleet.arrives(request(max_tokens=1))
+    commands = fleet.reads(21)
+    assert isinstance(failures(commands)["r"], WorkerLost)
+    assert sent(commands) == [m.CancelPrefill("try-1")]
+    assert emitted(commands) == []
+
+
+def test_the_phases_sum_to_the_whole_duration() -> None:
+    fleet = SmallFleet(joined=False)
+    fleet.arrives(request(max_tokens=3))
+    fleet.now += 1  # queued
+    fleet.joins("p0", "d0")
+    fleet.now += 2  # reserving
+    fleet.grants()
+    fleet.now += 4  # prefilling
+    fleet.reads(21)
+    fleet.now += 8  # handing off
+    fleet.steps(m.RowToken("try-1", 1, 22, None))
+    fleet.now += 16  # decoding
+    commands = fleet.steps(m.RowToken("try-1", 2, 23, FinishReason.LENGTH))
+    last = emitted(commands)[0].ending
+    assert last is not None
+    assert last.timing == Timing(queue_s=3, prefill_s=4, handoff_wait_s=8, decode_s=16)
+
+
+def test_an_attempt_made_again_adds_to_the_same_phases() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.RESERVING)
+    for attempt in ("try-1", "try-2"):
+        fleet.now += 1
+        fleet.grants(attempt)
+        fleet.now += 2
+        if attempt == "try-1":
+            fleet.releases(ReleaseReason.EXPIRED, attempt)
+    commands = fleet.reads(0, FinishReason.STOP, attempt="try-2")
+    last = emitted(commands)[0].ending
+    assert last is not None
+    assert last.timing == Timing(queue_s=2, prefill_s=4)
+
+
+def test_a_request_skips_no_phase() -> None:
+    state = RequestState(request(), 1, 0.0)
+    with pytest.raises(IllegalPhase, match="queued to decoding"):
+        state.enter(Phase.DECODING, 1.0)
+
+
+# Messages that are not of now.
+
+
+@pytest.mark.parametrize("phase", [Phase.QUEUED, Phase.RESERVING, Phase.HANDING_OFF, Phase.DECODING])
+def test_a_first_token_out_of_turn_is_dropped(phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    assert fleet.reads(99) == []
+    assert fleet.phase() is phase
+
+
+@pytest.mark.parametrize("phase", [Phase.QUEUED, Phase.RESERVING, Phase.PREFILLING])
+def test_a_row_token_out_of_turn_is_dropped(phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    assert fleet.steps(m.RowToken("try-1", 0, 99, None)) == []
+    assert fleet.phase() is phase
+
+
+@pytest.mark.parametrize("position", [0, 1, 3])
+def test_a_row_token_at_another_place_than_the_end_of_the_log_is_dropped(position: int) -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.DECODING)
+    assert fleet.steps(m.RowToken("try-1", position, 99, FinishReason.STOP)) == []
+    assert emitted(fleet.steps(m.RowToken("try-1", 2, 23, None))) == [Output(0, (23,))]
+
+
+def test_a_first_token_at_another_place_than_the_end_of_the_log_is_dropped() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.PREFILLING)
+    assert fleet.reads(99, position=1) == []
+    assert fleet.phase() is Phase.PREFILLING
+
+
+def test_messages_of_an_attempt_that_was_given_up_are_dropped() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.HANDING_OFF)
+    fleet.releases(ReleaseReason.EXPIRED)
+    fleet.grants("try-2")
+    assert fleet.phase() is Phase.PREFILLING
+    assert fleet.grants("try-1") == []
+    assert fleet.reads(99, attempt="try-1", position=1) == []
+    assert fleet.steps(m.RowToken("try-1", 1, 99, FinishReason.STOP)) == []
+    assert fleet.releases(ReleaseReason.GONE) == []
+    assert fleet.prefill_ends(PrefillOutcome.PAIR_LOST) == []
+    assert fleet.phase() is Phase.PREFILLING
+
+
+@pytest.mark.parametrize("phase", [Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING])
+def test_a_grant_said_twice_prefills_once(phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    assert fleet.grants() == []
+
+
+def test_messages_of_another_life_of_a_worker_are_dropped() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.PREFILLING)
+    first = m.FirstToken("try-1", 0, 21, None, 5)
+    assert fleet.feed(WorkerSaid("p0", "p0-0", first)) == []
+    assert fleet.feed(WorkerSaid("p9", "p9-1", first)) == []
+    assert fleet.phase() is Phase.PREFILLING
+
+
+@pytest.mark.parametrize("phase", [Phase.HANDING_OFF, Phase.DECODING])
+def test_the_good_end_of_a_prefill_changes_nothing(phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    assert fleet.prefill_ends(PrefillOutcome.DONE) == []
+    assert fleet.phase() is phase
+    assert fleet.num_charged == 0
+
+
+# Cancel and abort.
+
+TOLD = {
+    Phase.QUEUED: [],
+    Phase.RESERVING: [Send("d0", m.Revoke("try-1"))],
+    Phase.PREFILLING: [Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Revoke("try-1"))],
+    Phase.HANDING_OFF: [Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Evict("try-1"))],
+    Phase.DECODING: [Send("d0", m.Evict("try-1"))],
+}
+WORKED_FOR_IT = {
+    Phase.HANDING_OFF: ServedBy("p0", "d0"),
+    Phase.DECODING: ServedBy("p0", "d0"),
+    Phase.PREFILLING: ServedBy("p0", None),
+    Phase.RESERVING: ServedBy("p0", None),
+    Phase.QUEUED: ServedBy("", None),
+}
+
+
+@pytest.mark.parametrize("phase", LIVE)
+def test_a_cancelled_request_is_taken_from_both_workers_and_not_heard_of_again(phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    assert fleet.feed(Cancelled("r")) == TOLD[phase]
+    assert fleet.forgot_everything()
+    assert fleet.feed(Cancelled("r")) == []
+    assert fleet.grants() == []
+    assert fleet.reads(21) == []
+    assert fleet.steps(m.RowToken("try-1", 2, 23, FinishReason.LENGTH)) == []
+    assert fleet.releases(ReleaseReason.GONE) == []
+    assert fleet.prefill_ends(PrefillOutcome.STOPPED) == []
+    assert fleet.num_charged == 0
+
+
+@pytest.mark.parametrize("phase", LIVE)
+def test_an_aborted_request_ends_well_with_reason_abort(phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    fleet.now += 3
+    *told, last = fleet.feed(Aborted("r"))
+    assert told == TOLD[phase]
+    assert isinstance(last, Emit)
+    assert last.output.token_ids == ()
+    assert last.output.ending is not None
+    assert last.output.ending.finish_reason is FinishReason.ABORT
+    assert last.output.ending.workers == WORKED_FOR_IT[phase]
+    timing = last.output.ending.timing
+    assert timing.queue_s + timing.prefill_s + timing.handoff_wait_s + timing.decode_s == 3
+    assert fleet.forgot_everything()
+    assert fleet.feed(Aborted("r")) == []
+
+
+def test_cancel_and_abort_of_what_is_not_there_are_harmless() -> None:
+    fleet = SmallFleet()
+    assert fleet.feed(Cancelled("never seen")) == []
+    assert fleet.feed(Aborted("never seen")) == []
+
+
+def test_a_single_token_request_is_cancelled_at_its_prefill_worker_alone() -> None:
+    fleet = SmallFleet()
+    fleet.arrives(request(max_tokens=1))
+    assert fleet.feed(Cancelled("r")) == [Send("p0", m.CancelPrefill("try-1"))]
+
+
+# A reservation that is gone before it was used.
+
+
+@pytest.mark.parametrize("reason", [ReleaseReason.EXPIRED, ReleaseReason.GONE])
+@pytest.mark.parametrize("phase", [Phase.PREFILLING, Phase.HANDING_OFF])
+def test_a_request_whose_reservation_is_gone_is_prefilled_again_with_its_log(
+    phase: Phase, reason: ReleaseReason
+) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    log = (21,) if phase is Phase.HANDING_OFF else ()
+    assert fleet.releases(reason) == [
+        Send("p0", m.CancelPrefill("try-1")),
+        Send("d0", m.Reserve("try-2", 9, "p0-1", 30.0)),
+    ]
+    assert fleet.grants("try-2") == [Send("p0", m.Prefill("try-2", 0, PROMPT, log, PARAMS, "d0-1"))]
+    commands = fleet.reads(22, attempt="try-2", position=len(log))
+    assert emitted(commands) == [Output(0, (22,))]
+    assert sent(commands, "d0") == [m.Admit("try-2", 0, 5, (*log, 22), PARAMS)]
+
+
+@pytest.mark.parametrize("phase", [Phase.PREFILLING, Phase.HANDING_OFF])
+def test_a_refused_begin_queues_the_request_again(phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    commands = fleet.prefill_ends(PrefillOutcome.REFUSED)
+    assert reserved(commands) == [("d0", "try-2")]
+    assert failures(commands) == {}
+
+
+@pytest.mark.parametrize("phase", [Phase.PREFILLING, Phase.HANDING_OFF])
+def test_a_prefill_that_was_stopped_leaves_it_to_the_decode_worker_to_say_why(phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    assert fleet.prefill_ends(PrefillOutcome.STOPPED) == []
+    assert reserved(fleet.releases(ReleaseReason.EXPIRED)) == [("d0", "try-2")]
+
+
+def test_a_resume_with_one_token_left_needs_no_decode_worker() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.HANDING_OFF, max_tokens=2)
+    commands = fleet.releases(ReleaseReason.EXPIRED)
+    prefill = m.Prefill("try-2", 0, PROMPT, (21,), RowParams(2, seed=5), None)
+    assert commands == [Send("p0", m.CancelPrefill("try-1")), Send("p0", prefill)]
+    (last,) = emitted(fleet.reads(22, FinishReason.LENGTH, attempt="try-2", position=1))
+    assert last.ending is not None
+    assert last.ending.workers == ServedBy("p0", None)
+
+
+def test_a_request_is_not_queued_again_for_ever() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.PREFILLING)
+    for number in range(1, 6):
+        assert failures(fleet.releases(ReleaseReason.EXPIRED, f"try-{number}")) == {}
+        fleet.prefill_ends(PrefillOutcome.STOPPED, f"try-{number}")
+        fleet.grants(f"try-{number + 1}")
+    commands = fleet.releases(ReleaseReason.EXPIRED, "try-6")
+    assert isinstance(failures(commands)["r"], WorkerLost)
+    assert fleet.forgot_everything()
+
+
+def test_a_given_up_pool_fails_what_waits_for_it() -> None:
+    fleet = SmallFleet(joined=False)
+    fleet.arrives(request("a"), request("b"))
+    commands = fleet.feed(PoolGivenUp("the decode pool has no worker"))
+    errors = failures(commands)
+    assert {name: str(error) for name, error in errors.items()} == {
+        "a": "the decode pool has no worker",
+        "b": "the decode pool has no worker",
+    }
+    assert all(isinstance(error, PoolUnavailable) for error in errors.values())
+    assert fleet.forgot_everything()
+
+
+@pytest.mark.parametrize("phase", [Phase.RESERVING, Phase.DECODING])
+def test_a_given_up_pool_leaves_running_requests_alone(phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    assert fleet.feed(PoolGivenUp("the prefill pool has no worker")) == []
+    assert fleet.phase() is phase

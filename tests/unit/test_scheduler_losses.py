@@ -1,0 +1,260 @@
+"""Workers and pairs come and go: who is told, which requests end typed, which are queued again."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.scheduling.commands import ProbePair, ReplaceWorker, Send
+from router.scheduling.events import PairProven, WorkerDown
+from router.scheduling.fleet import PROBE_AGAIN_S
+from router.scheduling.requests import Phase
+from tests.unit.small_fleet import SmallFleet, emitted, failures, request, reserved, sent
+from twinpool import messages as m
+from twinpool.errors import WorkerLost
+from twinpool.messages import PrefillOutcome, ReleaseReason
+from twinpool.types import FinishReason, HandoffEndpoint
+
+JOIN = m.JoinPair("d0-1", HandoffEndpoint("socket of d0-1"))
+PROBE = ProbePair("p0", "d0", "p0-1", "d0-1")
+
+
+# A worker is lost.
+
+
+@pytest.mark.parametrize("lost", ["p0", "d0"])
+def test_a_request_that_was_only_reserving_is_queued_again(lost: str) -> None:
+    fleet = SmallFleet(prefill=2, decode=2)
+    fleet.brings(Phase.RESERVING)
+    commands = fleet.goes_down(lost)
+    assert failures(commands) == {}
+    other = "d1" if lost == "d0" else "d0"
+    assert reserved(commands)[0][1] == "try-2"
+    if lost == "p0":
+        assert sent(commands, "d0")[0] == m.Revoke("try-1")
+        assert fleet.scheduler.requests["r"].prefill_id == "p1"
+    else:
+        assert reserved(commands) == [(other, "try-2")]
+
+
+@pytest.mark.parametrize(
+    ("lost", "phase", "told"),
+    [
+        ("p0", Phase.PREFILLING, [m.Revoke("try-1")]),
+        ("d0", Phase.PREFILLING, [m.LeavePair("d0-1"), m.CancelPrefill("try-1")]),
+        ("d0", Phase.HANDING_OFF, [m.LeavePair("d0-1"), m.CancelPrefill("try-1")]),
+        ("d0", Phase.DECODING, [m.LeavePair("d0-1")]),
+    ],
+)
+def test_a_request_that_a_lost_worker_worked_on_fails_typed_and_leaves_the_other(
+    lost: str, phase: Phase, told: list[m.Command]
+) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    commands = fleet.goes_down(lost)
+    assert sent(commands) == told
+    error = failures(commands)["r"]
+    assert isinstance(error, WorkerLost)
+    assert error.reason == "WORKER_LOST"
+    assert lost in str(error)
+    assert "the process exited" in str(error)
+    assert fleet.forgot_everything()
+
+
+@pytest.mark.parametrize("phase", [Phase.HANDING_OFF, Phase.DECODING])
+def test_the_loss_of_a_prefill_worker_after_its_first_token_leaves_it_to_the_decode_worker(
+    phase: Phase,
+) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    assert fleet.goes_down("p0") == []
+    position = 1 if phase is Phase.HANDING_OFF else 2
+    commands = fleet.steps(m.RowToken("try-1", position, 23, FinishReason.STOP))
+    assert sent(commands) == [m.Evict("try-1")]
+    assert emitted(commands)[0].token_ids == (23,)
+
+
+def test_a_queued_request_outlives_all_workers() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.QUEUED)
+    fleet.goes_down("p0")
+    fleet.goes_down("d0")
+    fleet.passes(100)
+    fleet.comes_up("p0")
+    fleet.comes_up("d0")
+    fleet.says("p0", m.PairJoined("d0-2", "shm"))
+    assert reserved(fleet.feed(PairProven("p0-2", "d0-2"))) == [("d0", "try-1")]
+
+
+def test_the_loss_of_one_worker_leaves_other_pairs_requests_alone() -> None:
+    fleet = SmallFleet(prefill=2, decode=2)
+    fleet.arrives(request("a"), request("b"))
+    fleet.grants("try-1", "d0")
+    fleet.grants("try-2", "d1")
+    commands = fleet.goes_down("d0")
+    assert list(failures(commands)) == ["a"]
+    assert fleet.phase("b") is Phase.PREFILLING
+
+
+def test_news_of_an_earlier_lifes_end_is_dropped() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.DECODING)
+    assert fleet.feed(WorkerDown("d0", "d0-0", "late news")) == []
+    assert fleet.feed(WorkerDown("d9", "d9-1", "unknown")) == []
+    assert fleet.phase() is Phase.DECODING
+
+
+def test_a_replacement_starts_with_a_clean_slate() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.PREFILLING)
+    fleet.goes_down("p0")
+    fleet.comes_up("p0")
+    assert fleet.num_charged == 0
+    assert not fleet.scheduler.fleet.serves()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "phase"),
+    [
+        (outcome, phase)
+        for outcome in (PrefillOutcome.PAIR_LOST, PrefillOutcome.FAILED)
+        for phase in (Phase.PREFILLING, Phase.HANDING_OFF)
+    ],
+)
+def test_a_prefill_that_fails_fails_its_request_and_frees_the_decode_worker(
+    outcome: PrefillOutcome, phase: Phase
+) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    commands = fleet.prefill_ends(outcome, detail="the reason")
+    assert str(failures(commands)["r"]) == f"prefill worker p0: {outcome}: the reason"
+    freed = m.Revoke("try-1") if phase is Phase.PREFILLING else m.Evict("try-1")
+    assert sent(commands, "d0") == [freed]
+    assert fleet.forgot_everything()
+    assert fleet.num_charged == 0
+
+
+@pytest.mark.parametrize("reason", [ReleaseReason.HANDOFF_FAILED, ReleaseReason.FAILED])
+@pytest.mark.parametrize("phase", [Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING])
+def test_a_decode_worker_that_lets_an_attempt_go_fails_its_request(
+    phase: Phase, reason: ReleaseReason
+) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    commands = fleet.releases(reason, detail="the reason")
+    assert str(failures(commands)["r"]) == f"decode worker d0: {reason}: the reason"
+    assert sent(commands, "d0") == []
+    assert sent(commands, "p0") == ([] if phase is Phase.DECODING else [m.CancelPrefill("try-1")])
+    assert fleet.forgot_everything()
+
+
+# Pairs.
+
+
+def test_every_new_worker_is_joined_to_all_of_the_other_pool() -> None:
+    fleet = SmallFleet(prefill=2, decode=0, joined=False)
+    commands = fleet.comes_up("d0")
+    assert commands == [Send("p0", JOIN), Send("p1", JOIN)]
+    fleet.comes_up("d1")
+    joined = [each for each in sent(fleet.comes_up("p2"), "p2") if isinstance(each, m.JoinPair)]
+    assert [each.decode for each in joined] == ["d0-1", "d1-1"]
+
+
+def test_a_joined_pair_is_probed_and_serves_once_it_is_proven() -> None:
+    fleet = SmallFleet(joined=False)
+    assert fleet.says("p0", m.PairJoined("d0-1", "shm")) == [PROBE]
+    assert not fleet.scheduler.fleet.serves()
+    fleet.feed(PairProven("p0-1", "d0-1"))
+    assert fleet.scheduler.fleet.serves()
+
+
+def test_a_broken_pair_serves_nobody_and_is_joined_again_after_ever_longer_pauses() -> None:
+    fleet = SmallFleet()
+    for pause in (0.5, 1.0, 2.0, 5.0, 5.0):
+        assert fleet.says("p0", m.PairBroken("d0-1", "reset")) == []
+        assert not fleet.scheduler.fleet.serves()
+        assert fleet.passes(pause - 0.25) == []
+        assert fleet.passes(0.25) == [Send("p0", JOIN)]
+        assert fleet.passes(60) == []
+
+
+def test_a_pair_that_is_proven_again_starts_over_with_short_pauses() -> None:
+    fleet = SmallFleet()
+    for _ in range(2):
+        fleet.says("p0", m.PairBroken("d0-1", "reset"))
+        assert fleet.passes(0.5) == [Send("p0", JOIN)]
+        assert fleet.says("p0", m.PairJoined("d0-1", "shm")) == [PROBE]
+        fleet.feed(PairProven("p0-1", "d0-1"))
+
+
+def test_a_pair_that_no_canary_proves_is_joined_and_probed_again() -> None:
+    fleet = SmallFleet(joined=False)
+    fleet.says("p0", m.PairJoined("d0-1", "shm"))
+    assert fleet.passes(PROBE_AGAIN_S - 1) == []
+    assert fleet.passes(1) == [Send("p0", JOIN)]
+    assert fleet.says("p0", m.PairJoined("d0-1", "shm")) == [PROBE]
+    fleet.feed(PairProven("p0-1", "d0-1"))
+    assert fleet.passes(PROBE_AGAIN_S) == []
+
+
+@pytest.mark.parametrize("late", ["broken", "never joined", "another life"])
+def test_a_proof_comes_too_late_for_a_pair_that_is_not_there(late: str) -> None:
+    fleet = SmallFleet(joined=False)
+    if late == "broken":
+        fleet.says("p0", m.PairJoined("d0-1", "shm"))
+        fleet.says("p0", m.PairBroken("d0-1", "reset"))
+    if late == "another life":
+        fleet.goes_down("d0")
+        fleet.comes_up("d0")
+        fleet.says("p0", m.PairJoined("d0-2", "shm"))
+    fleet.feed(PairProven("p0-1", "d0-1"))
+    assert not fleet.scheduler.fleet.serves()
+
+
+def test_a_pair_joined_with_a_worker_that_is_gone_is_left() -> None:
+    fleet = SmallFleet(joined=False)
+    fleet.goes_down("d0")
+    assert fleet.says("p0", m.PairJoined("d0-1", "shm")) == [Send("p0", m.LeavePair("d0-1"))]
+    assert fleet.says("p0", m.PairBroken("d0-1", "reset")) == []
+
+
+def test_a_request_whose_pair_breaks_while_it_reserves_goes_through_another() -> None:
+    fleet = SmallFleet(decode=2)
+    fleet.brings(Phase.RESERVING)
+    commands = fleet.says("p0", m.PairBroken("d0-1", "reset"))
+    assert sent(commands, "d0") == [m.Revoke("try-1")]
+    assert reserved(commands) == [("d1", "try-2")]
+    assert fleet.grants("try-1", "d0") == []
+
+
+def test_a_request_whose_pair_breaks_while_it_is_read_fails_typed() -> None:
+    fleet = SmallFleet(decode=2)
+    fleet.brings(Phase.PREFILLING)
+    assert fleet.says("p0", m.PairBroken("d0-1", "reset")) == []
+    commands = fleet.prefill_ends(PrefillOutcome.PAIR_LOST)
+    assert isinstance(failures(commands)["r"], WorkerLost)
+    assert sent(commands, "d0") == [m.Revoke("try-1")]
+
+
+def test_a_broken_pair_leaves_the_rows_it_has_handed_off_alone() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.DECODING)
+    fleet.says("p0", m.PairBroken("d0-1", "reset"))
+    assert emitted(fleet.steps(m.RowToken("try-1", 2, 23, None)))
+
+
+# Quarantine.
+
+
+def test_a_writer_that_does_not_let_go_is_replaced() -> None:
+    fleet = SmallFleet()
+    (command,) = fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1"))
+    assert isinstance(command, ReplaceWorker)
+    assert (command.worker_id, command.incarnation) == ("p0", "p0-1")
+    assert "try-9" in command.reason
+
+
+def test_a_writer_that_is_gone_already_is_not_replaced_again() -> None:
+    fleet = SmallFleet()
+    fleet.goes_down("p0")
+    fleet.comes_up("p0")
+    assert fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1")) == []

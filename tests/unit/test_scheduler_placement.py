@@ -1,0 +1,244 @@
+"""Who is placed next, and where: first arrival first, least busy pair, and no overtaking without end."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.scheduling.events import PairProven
+from router.scheduling.scheduler import Limits
+from tests.unit.small_fleet import SmallFleet, failures, request, reserved, sent
+from twinpool import messages as m
+from twinpool.messages import PrefillOutcome, ReleaseReason
+from twinpool.types import FinishReason
+
+CANARY = request("canary", pair=("p0", "d0"))
+
+
+def limits(*, most_prompts: int = 8, most_rows: int = 8) -> Limits:
+    return Limits(most_prompts, most_rows, overtake_s=1.0, reservation_ttl_s=30.0)
+
+
+# Order.
+
+
+def test_requests_wait_until_a_pair_is_proven_and_then_go_by_arrival() -> None:
+    fleet = SmallFleet(joined=False)
+    assert fleet.arrives(request("a"), request("b")) == []
+    fleet.says("p0", m.PairJoined("d0-1", "shm"))
+    commands = fleet.feed(PairProven("p0-1", "d0-1"))
+    assert reserved(commands) == [("d0", "try-1"), ("d0", "try-2")]
+    assert [state.request_id for state in fleet.scheduler.requests.values()] == ["a", "b"]
+    assert fleet.scheduler.requests["a"].attempt == "try-1"
+
+
+def test_a_refused_request_keeps_its_place() -> None:
+    fleet = SmallFleet(limits=limits(most_rows=1))
+    fleet.arrives(request("old"), request("young"))
+    assert fleet.refuses(free=0) == []
+    assert [state.request_id for state in fleet.scheduler.queue] == ["old", "young"]
+    assert fleet.says("d0", m.LoadReport(blocks_free=1)) == []
+    commands = fleet.says("d0", m.LoadReport(blocks_free=16))
+    assert reserved(commands) == [("d0", "try-2")]
+    assert fleet.scheduler.requests["old"].attempt == "try-2"
+
+
+def test_a_request_without_room_is_overtaken_for_a_second_and_then_no_more() -> None:
+    fleet = SmallFleet()
+    fleet.loads["d0"] = m.LoadReport(blocks_free=6)
+    fleet.says("d0", fleet.loads["d0"])
+    assert fleet.arrives(request("large", max_tokens=40)) == []  # 12 blocks
+    assert reserved(fleet.arrives(request("small 1"))) == [("d0", "try-1")]
+    fleet.passes(0.75)
+    assert reserved(fleet.arrives(request("small 2"))) == [("d0", "try-2")]
+    fleet.passes(0.25)
+    fleet.grants("try-1")
+    fleet.grants("try-2")
+    assert fleet.arrives(request("small 3")) == []
+    assert fleet.says("d0", m.LoadReport(blocks_free=11)) == []
+    assert reserved(fleet.says("d0", m.LoadReport(blocks_free=16))) == [("d0", "try-3"), ("d0", "try-4")]
+    assert fleet.scheduler.requests["large"].attempt == "try-3"
+
+
+def test_not_even_a_request_that_needs_no_decode_worker_overtakes_without_end() -> None:
+    fleet = SmallFleet()
+    fleet.says("d0", m.LoadReport(blocks_free=0))
+    fleet.arrives(request("old"))
+    fleet.passes(1)
+    assert fleet.arrives(request("single", max_tokens=1)) == []
+
+
+def test_the_second_of_overtaking_counts_from_the_first_refusal() -> None:
+    fleet = SmallFleet()
+    fleet.arrives(request("large", max_tokens=40))
+    fleet.passes(5)
+    fleet.refuses(free=8)
+    assert reserved(fleet.arrives(request("small"))) == [("d0", "try-2")]
+    fleet.passes(1)
+    assert fleet.arrives(request("smaller")) == []
+
+
+def test_waiting_for_a_prefill_slot_is_no_reason_to_hold_others_back() -> None:
+    fleet = SmallFleet(limits=limits(most_prompts=1))
+    fleet.arrives(request("a"), request("b"), request("c"))
+    fleet.passes(9)
+    fleet.grants()
+    fleet.reads(0, FinishReason.STOP)
+    commands = fleet.prefill_ends(PrefillOutcome.DONE)
+    assert reserved(commands) == [("d0", "try-2")]
+    assert fleet.scheduler.requests["b"].attempt == "try-2"
+
+
+def test_a_request_queued_again_takes_its_old_place() -> None:
+    fleet = SmallFleet(limits=limits(most_prompts=1))
+    fleet.arrives(request("a"), request("b"))
+    fleet.grants()
+    fleet.releases(ReleaseReason.EXPIRED)
+    assert [state.request_id for state in fleet.scheduler.queue] == ["a", "b"]
+    assert reserved(fleet.prefill_ends(PrefillOutcome.STOPPED)) == [("d0", "try-2")]
+    assert fleet.scheduler.requests["a"].attempt == "try-2"
+
+
+# Room.
+
+
+def test_a_reservation_covers_prompt_and_answer_and_must_fit_what_is_free() -> None:
+    fleet = SmallFleet()
+    fleet.says("d0", m.LoadReport(blocks_free=3))
+    assert fleet.arrives(request("too large", max_tokens=8)) == []  # 5 + 8 tokens: 4 blocks
+    (reserve,) = sent(fleet.arrives(request("fits", max_tokens=7)), "d0")
+    assert reserve == m.Reserve("try-1", 12, "p0-1", 30.0)
+
+
+def test_a_reservation_not_answered_yet_counts_as_taken() -> None:
+    fleet = SmallFleet()
+    fleet.says("d0", m.LoadReport(blocks_free=5))
+    assert reserved(fleet.arrives(request("a"))) == [("d0", "try-1")]  # 3 blocks
+    assert fleet.arrives(request("b")) == []
+    fleet.loads["d0"] = m.LoadReport(waiting=1, blocks_free=3)
+    assert reserved(fleet.grants("try-1")) == [("d0", "try-2")]
+
+
+@pytest.mark.parametrize(("running", "waiting"), [(2, 0), (0, 2), (1, 1)])
+def test_a_full_batch_takes_no_more_reservations(running: int, waiting: int) -> None:
+    fleet = SmallFleet(limits=limits(most_rows=3))
+    fleet.says("d0", m.LoadReport(running=running, waiting=waiting, blocks_free=16))
+    assert reserved(fleet.arrives(request("a"))) == [("d0", "try-1")]
+    assert fleet.arrives(request("b")) == []
+
+
+def test_a_prefill_worker_takes_so_many_prompts_and_no_more_until_one_ends() -> None:
+    fleet = SmallFleet(limits=limits(most_prompts=1))
+    fleet.arrives(request("a"), request("b"))
+    fleet.grants()
+    fleet.reads(21)
+    assert fleet.phase("b") == "queued"
+    assert reserved(fleet.prefill_ends(PrefillOutcome.DONE)) == [("d0", "try-2")]
+
+
+def test_a_prefill_worker_takes_no_more_tokens_than_its_blocks_hold() -> None:
+    fleet = SmallFleet(decode=2)
+    fleet.arrives(request("a", prompt_ids=(1,) * 50, max_tokens=2))  # 13 of 16 blocks
+    assert fleet.arrives(request("b", prompt_ids=(1,) * 13, max_tokens=2)) == []
+    assert reserved(fleet.arrives(request("c", prompt_ids=(1,) * 12, max_tokens=2))) == [("d1", "try-2")]
+
+
+@pytest.mark.parametrize("event", ["evicted", "tick", "load", "prefill ended"])
+def test_a_queued_request_is_tried_again_whenever_room_may_have_come(event: str) -> None:
+    fleet = SmallFleet()
+    fleet.says("d0", m.LoadReport(blocks_free=0))
+    fleet.arrives(request("a"))
+    fleet.loads["d0"] = m.LoadReport(blocks_free=16)
+    match event:
+        case "evicted":
+            commands = fleet.releases(ReleaseReason.EVICTED, "earlier")
+        case "load":
+            commands = fleet.says("d0", fleet.loads["d0"])
+        case "tick":
+            fleet.steps()
+            commands = fleet.passes(0.1)
+        case _:
+            fleet.steps()
+            commands = fleet.prefill_ends(PrefillOutcome.DONE, "earlier")
+    assert reserved(commands) == [("d0", "try-1")]
+
+
+# Which pair.
+
+
+def test_the_prefill_worker_with_the_least_to_read_is_chosen() -> None:
+    fleet = SmallFleet(prefill=2)
+    fleet.arrives(request("long", prompt_ids=(1,) * 20))
+    fleet.arrives(request("short"))
+    fleet.arrives(request("third"))
+    writers = {state.request_id: state.prefill_id for state in fleet.scheduler.requests.values()}
+    assert writers == {"long": "p0", "short": "p1", "third": "p1"}
+
+
+def test_then_the_decode_worker_with_the_fewest_rows_and_then_the_most_room() -> None:
+    fleet = SmallFleet(decode=3)
+    fleet.says("d0", m.LoadReport(running=1, blocks_free=16))
+    fleet.says("d1", m.LoadReport(running=0, blocks_free=9))
+    fleet.says("d2", m.LoadReport(running=0, blocks_free=12))
+    assert reserved(fleet.arrives(request("a"))) == [("d2", "try-1")]
+
+
+def test_a_pair_that_is_joined_but_not_proven_takes_no_users_request() -> None:
+    fleet = SmallFleet(joined=False)
+    fleet.says("p0", m.PairJoined("d0-1", "shm"))
+    assert fleet.arrives(request("a"), request("single", max_tokens=1)) == []
+    assert not fleet.scheduler.fleet.serves()
+
+
+# Canaries.
+
+
+def test_a_canary_goes_through_its_own_pair_before_it_is_proven() -> None:
+    fleet = SmallFleet(prefill=2, decode=2, joined=False)
+    fleet.says("p1", m.PairJoined("d0-1", "shm"))
+    commands = fleet.arrives(request("canary", pair=("p1", "d0")))
+    assert reserved(commands) == [("d0", "try-1")]
+    (prefill,) = sent(fleet.grants(), "p1")
+    assert isinstance(prefill, m.Prefill)
+
+
+def test_a_canary_takes_no_other_pair() -> None:
+    fleet = SmallFleet(prefill=1, decode=2)
+    fleet.says("d0", m.LoadReport(blocks_free=0))
+    assert fleet.arrives(CANARY) == []
+
+
+def test_a_canary_waits_for_its_pair_to_be_joined_and_holds_nobody_back() -> None:
+    fleet = SmallFleet(prefill=1, decode=2)
+    fleet.says("p0", m.PairBroken("d0-1", "reset"))
+    assert fleet.arrives(CANARY) == []
+    fleet.passes(60)
+    assert reserved(fleet.arrives(request("a"))) == [("d1", "try-1")]
+
+
+def test_a_canary_goes_before_users_that_wait() -> None:
+    fleet = SmallFleet()
+    fleet.says("d0", m.LoadReport(blocks_free=0))
+    fleet.arrives(request("a"), CANARY)
+    commands = fleet.says("d0", m.LoadReport(blocks_free=3))
+    assert reserved(commands) == [("d0", "try-1")]
+    assert fleet.scheduler.requests["canary"].attempt == "try-1"
+
+
+def test_a_canary_with_one_token_left_stays_on_its_prefill_worker() -> None:
+    fleet = SmallFleet(prefill=2)
+    commands = fleet.arrives(request("canary", max_tokens=1, pair=("p1", "d0")))
+    assert len(sent(commands, "p1")) == 1
+    assert failures(commands) == {}
+
+
+# What fits at all.
+
+
+def test_the_largest_request_is_bounded_by_the_smaller_side() -> None:
+    fleet = SmallFleet()
+    assert fleet.scheduler.fleet.capacity_tokens() == 64
+    fleet.blocks = 10
+    fleet.goes_down("p0")
+    assert fleet.scheduler.fleet.capacity_tokens() == 0
+    fleet.comes_up("p0")
+    assert fleet.scheduler.fleet.capacity_tokens() == 40

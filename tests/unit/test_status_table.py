@@ -1,0 +1,61 @@
+"""The table from errors to gRPC statuses is whole, and what it makes stays within a client's limits."""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+import pytest
+from google.rpc import status_pb2
+
+from router.errors import CODES, MAX_MESSAGE_CHARS, call_status
+from twinpool import errors
+
+
+def all_errors(base: type[errors.TwinpoolError] = errors.TwinpoolError) -> set[type[errors.TwinpoolError]]:
+    """Errors a server can raise; the client has one more of its own."""
+    direct = {kind for kind in base.__subclasses__() if kind.__module__ == errors.__name__}
+    return direct.union(*(all_errors(kind) for kind in direct))
+
+
+def test_every_error_has_its_row() -> None:
+    assert all_errors() == CODES.keys()
+
+
+@pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.__name__)
+def test_reasons_are_fit_for_error_info(kind: type[errors.TwinpoolError]) -> None:
+    assert re.fullmatch(r"[A-Z][A-Z0-9_]+[A-Z0-9]", kind.reason)
+    assert len(kind.reason) <= 63
+
+
+def test_reasons_are_distinct() -> None:
+    assert len({kind.reason for kind in CODES}) == len(CODES)
+
+
+def test_no_error_is_ok_or_unknown() -> None:
+    assert not {grpc.StatusCode.OK, grpc.StatusCode.UNKNOWN}.intersection(CODES.values())
+
+
+def test_a_long_message_is_cut_everywhere() -> None:
+    status = call_status(errors.InvalidRequest("text", "é" * 100_000))
+    assert len(status.message) == MAX_MESSAGE_CHARS
+    raw = dict(status.trailers)["grpc-status-details-bin"]
+    assert isinstance(raw, bytes)
+    assert len(raw) < 8 * 1024
+    assert status_pb2.Status.FromString(raw).message == status.message
+
+
+def test_a_hint_to_retry_is_given_only_where_waiting_helps() -> None:
+    hinted = call_status(errors.QueueFull("full", retry_after_s=0.25))
+    assert dict(hinted.trailers)["grpc-retry-pushback-ms"] == "250"
+    assert "grpc-retry-pushback-ms" not in dict(call_status(errors.SlowReader("slow")).trailers)
+
+
+@pytest.mark.parametrize("bug", [ValueError("secret"), errors.InternalError("secret")])
+def test_bugs_are_opaque_and_get_a_log_id_each(bug: Exception) -> None:
+    first, second = call_status(bug), call_status(bug)
+    assert first.code is grpc.StatusCode.INTERNAL
+    assert "secret" not in repr(first)
+    assert first.log_id is not None
+    assert first.log_id in first.message
+    assert first.log_id != second.log_id
