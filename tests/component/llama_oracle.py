@@ -57,7 +57,7 @@ def random_llama(shape: Shape) -> LlamaForCausalLM:
         rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
     )
-    model = LlamaForCausalLM(config).eval()
+    model: LlamaForCausalLM = LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.normal_(0, 0.2)
@@ -108,9 +108,9 @@ class Sequences:
         self._model = engine.model
 
     def step(self, pieces: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> list[Tensor]:
-        """Compute pieces (token ids of the whole sequence so far, first new position, block table) at once."""
+        """Compute pieces at once: a sequence's tokens so far, its first new position, its block table."""
         token_ids = [token for tokens, start, _ in pieces for token in tokens[start:]]
         positions = [at for tokens, start, _ in pieces for at in range(start, len(tokens))]
         segments = [Segment(len(tokens) - start, len(tokens), table) for tokens, start, table in pieces]
         logits = self._model.forward(token_ids, positions, segments, range(len(token_ids)))
-        return list(logits.split([segment.num_new for segment in segments]))
+        return list(torch.split(logits, [segment.num_new for segment in segments]))

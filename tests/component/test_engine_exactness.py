@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.component.llama_oracle import SHAPES, Sequences, Shape, load_engine, prepare, random_llama
-from twinpool.engine.linear import ROW_TILE, Linear
-from twinpool.engine.runner import set_threads
+from twinpool.engine.linear import ROW_TILE, Linear, split_rows
+from twinpool.engine.runner import Engine, set_threads
 from twinpool.model.config import PreparedModel
 
 LENGTHS = [17, 40, 3, 16, 25, 33, 8, 64, 1, 50, 29, 12, 31, 48, 5, 22]
@@ -24,7 +24,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedModel:
 
 
 @pytest.fixture(params=[1, 2])
-def _threads(request: pytest.FixtureRequest) -> object:
+def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
     before = torch.get_num_threads()
     set_threads(request.param)
     yield
@@ -35,9 +35,9 @@ def prompt(length: int) -> list[int]:
     return [(length * 31 + at * 7) % 101 for at in range(length)]
 
 
-def decode_step(prepared: PreparedModel, lengths: list[int], dtype: str) -> list[Tensor]:
+def decode_step(engine: Engine, lengths: Sequence[int]) -> list[Tensor]:
     """Logits of one decode step after prompts of these lengths, each prefilled alone."""
-    sequences = Sequences(load_engine(prepared, block_size=16, dtype=dtype, deterministic=True))
+    sequences = Sequences(engine)
     pieces, block = [], 0
     for length in lengths:
         ids = prompt(length + 1)
@@ -52,15 +52,17 @@ def decode_step(prepared: PreparedModel, lengths: list[int], dtype: str) -> list
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_decode_row_is_bit_identical_alone_and_in_a_batch(prepared: PreparedModel, dtype: str) -> None:
     lengths = [16 + length % 16 for length in LENGTHS]  # All in two blocks, so that none is padded.
-    together = decode_step(prepared, lengths, dtype)
+    engine = load_engine(prepared, block_size=16, dtype=dtype, deterministic=True)
+    together = decode_step(engine, lengths)
     for length, logits in zip(lengths, together, strict=True):
-        assert torch.equal(decode_step(prepared, [length], dtype)[0], logits)
+        assert torch.equal(decode_step(engine, [length])[0], logits)
 
 
 def test_padding_to_a_longer_neighbour_changes_next_to_nothing(prepared: PreparedModel) -> None:
-    together = decode_step(prepared, LENGTHS, "float32")
+    engine = load_engine(prepared, block_size=16)
+    together = decode_step(engine, LENGTHS)
     for length, logits in zip(LENGTHS, together, strict=True):
-        alone = decode_step(prepared, [length], "float32")[0]
+        alone = decode_step(engine, [length])[0]
         torch.testing.assert_close(logits, alone, atol=1e-6 * float(alone.abs().max()), rtol=0)
 
 
@@ -74,19 +76,39 @@ def test_a_chunk_is_bit_identical_alone_and_among_others(prepared: PreparedModel
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("out_features", "in_features"), [(960, 576), (576, 1536), (101, 48)])
-def test_exact_layers_give_the_same_bits_in_any_place(
+def test_exact_layers_give_a_row_the_same_bits_in_any_place(
     dtype: torch.dtype, out_features: int, in_features: int
 ) -> None:
     generator = torch.Generator().manual_seed(1)
-    layer = Linear(torch.randn(out_features, in_features, generator=generator).to(dtype), exact=True)
-    rows = torch.randn(5 * ROW_TILE, in_features, generator=generator).to(dtype)
+    layer = Linear(torch.randn(out_features, in_features, generator=generator).to(dtype))
+    layer.restrict(widths := layer.proven_widths())
+    assert ROW_TILE in widths
+    rows = torch.randn(6 * ROW_TILE, in_features, generator=generator).to(dtype)
     order = torch.randperm(len(rows), generator=generator)
     assert torch.equal(layer(rows)[order], layer(rows[order]))
+    for width in (widths[0], ROW_TILE, 3 * ROW_TILE):
+        assert torch.equal(layer(rows[:width]), layer(rows)[:width])
 
 
-def test_layers_equal_a_plain_product(tmp_path: Path) -> None:
-    weight, rows = torch.randn(40, 24), torch.randn(35, 24)
-    torch.testing.assert_close(Linear(weight, exact=False)(rows), rows @ weight.T)
+def test_layers_equal_a_plain_product() -> None:
+    weight, rows = torch.randn(40, 24), torch.randn(44, 24)
+    layer = Linear(weight)
+    torch.testing.assert_close(layer(rows), rows @ weight.T)
+    layer.restrict([4, 16])
+    torch.testing.assert_close(layer(rows), rows @ weight.T)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "widths", "pieces"),
+    [
+        (4, [4, 16], [4]),
+        (44, [4, 16], [16, 16, 4, 4, 4]),
+        (300, [4, 256], [256] + [4] * 11),
+        (32, [16], [16, 16]),
+    ],
+)
+def test_rows_are_cut_into_few_pieces(num_rows: int, widths: list[int], pieces: list[int]) -> None:
+    assert split_rows(num_rows, widths) == pieces
 
 
 def test_shapes_cover_grouped_and_multi_query_attention() -> None:

@@ -86,6 +86,30 @@ def test_a_sentencepiece_vocabulary_too_and_its_bos(tmp_path: Path) -> None:
     assert PreparedModel.load(folder).manifest.adds_bos
 
 
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [("smollm", ["ĠĠ", "1", "2"]), ("gpt-2", ["Ġ", "Ġ", "1", "2"]), (None, ["Ġ", "Ġ", "1", "2"])],
+)
+def test_numbers_are_split_as_the_file_declares(tmp_path: Path, pre: str | None, pieces: list[str]) -> None:
+    known = [
+        *tiny_tokenizers.pieces_of(tiny_tokenizers.byte_level(), with_added_tokens=False),
+        "ĠĠ",
+        "<|im_end|>",
+    ]
+    metadata = {
+        "llama.vocab_size": len(known),
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": known,
+        "tokenizer.ggml.token_type": [1] * (len(known) - 1) + [3],
+        "tokenizer.ggml.merges": ["Ġ Ġ"],
+        "tokenizer.ggml.eos_token_id": len(known) - 1,
+    }
+    embedding = {"token_embd.weight": (len(known), 128)}
+    file = write_gguf(tmp_path / "tiny.gguf", metadata=metadata, tensors=embedding)
+    tokenizer = Tokenizer.load(pull(str(file), cache_dir=tmp_path))
+    assert [tokenizer.piece(token_id) for token_id in tokenizer.encode("  12")] == pieces
+
+
 def kind_of(piece: str) -> int:
     """A GGUF token type: control, byte or normal."""
     if piece in ("<unk>", "<s>", "</s>"):

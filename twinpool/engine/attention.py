@@ -40,6 +40,6 @@ class AttentionBackend(Protocol[Plan]):
         """Write kv into the step's slots, then attend causally and fill out.
 
         q, out: `[rows, num_heads, head_dim]`. kv: `[rows, 2 * num_kv_heads, head_dim]`, keys first.
-        q and kv are already rotated; any strides but the last may be other than contiguous.
+        q and kv are rotated already. out is contiguous; of q and kv, only the last dimension need be.
         """
         ...

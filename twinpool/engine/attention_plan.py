@@ -24,7 +24,8 @@ PADDING_TOKENS = 512
 class DecodeGroup:
     """Neighbouring rows of one new token each, whose contexts are padded to the same number of tokens.
 
-    runs: `[num_layers, n]`, see CacheIndex. mask: `[num_rows, 1, 1, padded_tokens]`, added to the scores.
+    runs: `[num_layers, n]`, see CacheIndex.
+    mask: added to the scores, `[num_rows * num_kv_heads, 1, padded_tokens]`.
     """
 
     first: int
@@ -79,6 +80,17 @@ class StepPlanner:
             start = end
         return StepPlan(self._index.slots(segments), tuple(parts))
 
+    def fresh_blocks(self, segments: Sequence[Segment]) -> list[int]:
+        """Blocks that the step starts to fill and does not fill to the end."""
+        size = self._layout.block_size
+        fresh = []
+        for segment in segments:
+            last = (segment.context_tokens - 1) // size
+            starts_here = last * size >= segment.context_tokens - segment.num_new
+            if starts_here and segment.context_tokens % size:
+                fresh.append(segment.block_table[last])
+        return fresh
+
     def _end_of_part(self, segments: Sequence[Segment], start: int) -> int:
         """Take rows of one token while padding them alike costs less than another group would."""
         end, most = start + 1, self._blocks(segments[start])
@@ -99,15 +111,15 @@ class StepPlanner:
         blocks = max(self._blocks(segment) for segment in segments)
         tokens = blocks * self._layout.block_size
         tables = np.empty((len(segments), blocks), dtype=np.int64)
-        mask = np.zeros((len(segments), 1, 1, tokens), dtype=np.float32)
+        mask = np.zeros((len(segments), self._layout.num_kv_heads, 1, tokens), dtype=np.float32)
         for row, segment in enumerate(segments):
             used = self._blocks(segment)
             tables[row, :used] = segment.block_table[:used]
             # Padding reads the row's own numbers, never foreign ones.
             tables[row, used:] = segment.block_table[0]
             mask[row, ..., segment.context_tokens :] = -np.inf
-        runs = self._index.runs(tables)
-        return DecodeGroup(first, len(segments), tokens, runs, torch.from_numpy(mask).to(self._dtype))
+        added = torch.from_numpy(mask).flatten(0, 1).to(self._dtype)
+        return DecodeGroup(first, len(segments), tokens, self._index.runs(tables), added)
 
     def _chunk(self, first: int, segment: Segment) -> Chunk:
         start = segment.context_tokens - segment.num_new
@@ -116,14 +128,3 @@ class StepPlanner:
         blocks = self._blocks(segment)
         runs = self._index.runs(np.asarray(segment.block_table[:blocks], dtype=np.int64)[None])
         return Chunk(first, segment.num_new, start, blocks * self._layout.block_size, runs)
-
-    def fresh_blocks(self, segments: Sequence[Segment]) -> list[int]:
-        """Blocks that the step starts to fill and does not fill to the end."""
-        size = self._layout.block_size
-        fresh = []
-        for segment in segments:
-            last = (segment.context_tokens - 1) // size
-            starts_here = last * size >= segment.context_tokens - segment.num_new
-            if starts_here and segment.context_tokens % size:
-                fresh.append(segment.block_table[last])
-        return fresh

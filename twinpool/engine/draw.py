@@ -13,8 +13,8 @@ _MASK64 = (1 << 64) - 1
 def uniform(seed: int, choice_index: int, position: int) -> float:
     """The random number in [0, 1) for one token: a function of its arguments alone.
 
-    Philox4x64-10 with key (seed, choice) and counter position (Salmon et al., "Parallel random numbers: as
-    easy as 1, 2, 3", SC'11), so that a resumed choice draws what an undisturbed one would have drawn.
+    Philox4x64-10 with key (seed, choice) and counter position + 1 (Salmon et al., "Parallel random numbers:
+    as easy as 1, 2, 3", SC'11), so that a resumed choice draws what an undisturbed one would have drawn.
     """
     key = np.array([seed & _MASK64, choice_index], dtype=np.uint64)
     counter = np.array([position, 0, 0, 0], dtype=np.uint64)
@@ -47,7 +47,8 @@ def _keep_nucleus(weights: NDArray[np.float64], top_p: float) -> None:
     """
     total = weights.sum()
     # Weights below this add up to less than the share that is cut, so the nucleus lies above: a short sort.
-    candidates = weights[weights >= (1.0 - top_p) * total / weights.size]
+    # The largest weight is 1, and stays whatever the rounding.
+    candidates = weights[weights >= min((1.0 - top_p) * total / weights.size, 1.0)]
     descending = np.sort(candidates)[::-1]
     count = int(np.searchsorted(np.cumsum(descending), top_p * total)) + 1
     count = min(count, descending.size)

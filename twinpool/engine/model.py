@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from twinpool.engine.attention import AttentionBackend, Plan, Segment
-from twinpool.engine.linear import ROW_TILE, padded_rows
+from twinpool.engine.linear import padded_rows
 from twinpool.engine.rotary import Rotary
 from twinpool.engine.weights import LayerWeights, LlamaWeights
 from twinpool.model.config import ModelConfig
@@ -19,21 +19,14 @@ from twinpool.model.config import ModelConfig
 class LlamaModel(Generic[Plan]):
     """Llama (Touvron et al., 2023) as Hugging Face computes it, numerically: norms and rotations in float32.
 
-    row_multiple: rows of every step are padded with dummy tokens to this multiple; padding is neither cached
-    nor attended.
+    The rows of every step are padded with dummy tokens to the multiple that the weights' layers take; padding
+    is neither cached nor attended.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: LlamaWeights,
-        attention: AttentionBackend[Plan],
-        row_multiple: int,
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: LlamaWeights, attention: AttentionBackend[Plan]) -> None:
         self._config = config
         self._weights = weights
         self._attention = attention
-        self._row_multiple = row_multiple
         self._rotary = Rotary(config.head_dim, config.rope_theta)
 
     @torch.inference_mode()
@@ -49,7 +42,7 @@ class LlamaModel(Generic[Plan]):
         token_ids, positions: flat, segment after segment. logit_rows: rows of the batch whose logits are
         wanted. Returns `[len(logit_rows), vocab_size]` in the weights' dtype.
         """
-        padding = [0] * (padded_rows(len(token_ids), self._row_multiple) - len(token_ids))
+        padding = [0] * (padded_rows(len(token_ids), self._weights.row_multiple) - len(token_ids))
         hidden = functional.embedding(torch.tensor([*token_ids, *padding]), self._weights.embedding)
         rotation = self._rotary.at(torch.tensor([*positions, *padding]))
         plan = self._attention.plan(segments)
@@ -83,21 +76,10 @@ class LlamaModel(Generic[Plan]):
     def _logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
         if not rows:
             return hidden.new_empty(0, self._config.vocab_size)
-        padding = [rows[0]] * (padded_rows(len(rows), self._row_multiple) - len(rows))
+        padding = [rows[0]] * (padded_rows(len(rows), self._weights.row_multiple) - len(rows))
         wanted = hidden[torch.tensor([*rows, *padding])]
         return self._weights.lm_head(self._norm(wanted, self._weights.final_norm))[: len(rows)]
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Root mean square norm over the last dimension (Zhang & Sennrich, 2019), in float32."""
-        wide = x.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._config.rms_norm_eps)
-        return (wide * scale).to(x.dtype).mul_(weight)
-
-
-def row_multiple(*, exact: bool) -> int:
-    """Rows that every step is padded to a multiple of.
-
-    Tiled exact layers need whole tiles. Elsewhere it is a matter of speed: AMX takes 16 rows in less time
-    than 1 to 8 (183 against 300 to 440 us for a 1536 x 576 product), other CPUs are faster the fewer rows.
-    """
-    return ROW_TILE if exact or torch.cpu.get_capabilities().get("amx_bf16", False) else 1
+        """Root mean square norm of each row (Zhang & Sennrich, 2019); torch computes it in float32."""
+        return functional.rms_norm(x, weight.shape, weight, self._config.rms_norm_eps)

@@ -28,5 +28,6 @@ class Rotary:
 
     def rotate_(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
         """Rotate x in place; `[rows, heads, head_dim]`, any strides."""
-        swapped = torch.roll(x, self._half, -1)
-        x.copy_(torch.addcmul(x * cos, swapped, sin))
+        wide = x.float()
+        swapped = torch.cat((wide[..., self._half :], wide[..., : self._half]), dim=-1)
+        x.copy_(wide.mul_(cos).addcmul_(swapped, sin))

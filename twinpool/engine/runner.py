@@ -12,7 +12,7 @@ from twinpool.engine import sampler
 from twinpool.engine.attention import Segment
 from twinpool.engine.attention_plan import StepPlan
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
-from twinpool.engine.model import LlamaModel, row_multiple
+from twinpool.engine.model import LlamaModel
 from twinpool.engine.torch_attention import TorchAttention
 from twinpool.engine.weights import load_weights
 from twinpool.errors import ModelSourceError
@@ -61,8 +61,7 @@ class Engine:
             raise ModelSourceError(f"a cache of {layout} does not fit model {model.name}")
         exact = deterministic or layout.dtype == "float32"
         weights = load_weights(model.weights_file, model.config, TORCH_DTYPES[layout.dtype], exact=exact)
-        attention = TorchAttention(storage)
-        return cls(LlamaModel(model.config, weights, attention, row_multiple(exact=exact)), storage)
+        return cls(LlamaModel(model.config, weights, TorchAttention(storage)), storage)
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
         """Compute chunks of different prompts; returns each one's token, None where `sample` is None."""
@@ -86,18 +85,18 @@ class Engine:
         return tokens
 
     def warm_up(self) -> None:
-        """Run a prefill and a decode step on the first blocks, which must be free; no result is kept.
+        """Run prefill and decode steps on the first blocks, which must be free; no result is kept.
 
         The first steps of a process are slow: libraries choose kernels, and buffers are allocated.
         """
-        layout, storage = self.storage.layout, self.storage
-        num_tokens = min(256, storage.num_blocks * layout.block_size - 1)
-        table = range(layout.blocks_for(num_tokens + 1))
-        row = SamplingRow(RowParams(max_tokens=1, temperature=0.0), 0, num_tokens)
-        half = num_tokens // 2
-        self.prefill([PrefillChunk([0] * half, 0, table)])
-        self.prefill([PrefillChunk([0] * (num_tokens - half), half, table, row)])
-        self.decode([DecodeRow(0, num_tokens, table, row)] * 2)
+        layout, num_blocks = self.storage.layout, self.storage.num_blocks
+        half = min(128, (num_blocks * layout.block_size - 1) // 2)
+        table = range(layout.blocks_for(2 * half + 1))
+        row = SamplingRow(RowParams(max_tokens=1, temperature=0.0), 0, 2 * half + 1)
+        if half:
+            self.prefill([PrefillChunk([0] * half, 0, table)])
+            self.prefill([PrefillChunk([0] * half, half, table, row)])
+        self.decode([DecodeRow(0, 2 * half, table, row)] * 2)
 
     def _step(
         self,

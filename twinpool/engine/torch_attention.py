@@ -49,27 +49,24 @@ class TorchAttention:
     def attend(self, plan: StepPlan, layer: int, q: Tensor, kv: Tensor, out: Tensor) -> None:
         """See AttentionBackend."""
         self._slots.index_copy_(0, plan.slots[layer], kv.reshape(-1, kv.shape[-1]))
-        scaled = q * self._scale
         for part in plan.parts:
             rows = slice(part.first, part.first + part.num_rows)
             if isinstance(part, DecodeGroup):
-                self._attend_group(part, layer, scaled[rows], out[rows])
+                self._attend_group(part, layer, q[rows], out[rows])
             else:
-                self._attend_chunk(part, layer, scaled[rows], kv[rows], out[rows])
+                self._attend_chunk(part, layer, q[rows], kv[rows], out[rows])
 
     def _attend_group(self, group: DecodeGroup, layer: int, q: Tensor, out: Tensor) -> None:
-        rows, _, head_dim = q.shape
-        keys, values = self._gather(group.runs[layer], rows, group.padded_tokens)
-        scores = torch.matmul(q.view(rows, keys.shape[1], -1, head_dim), keys.transpose(-1, -2))
-        weights = torch.softmax(scores.add_(group.mask), dim=-1)
-        out.copy_(torch.matmul(weights, values).view(out.shape))
+        keys, values = (part.flatten(0, 1) for part in self._gather(group.runs[layer], group.padded_tokens))
+        folded = q.reshape(keys.shape[0], -1, q.shape[-1])
+        scores = torch.baddbmm(group.mask, folded, keys.transpose(1, 2), alpha=self._scale)
+        torch.bmm(torch.softmax(scores, dim=-1), values, out=out.view(folded.shape))
 
     def _attend_chunk(self, chunk: Chunk, layer: int, q: Tensor, kv: Tensor, out: Tensor) -> None:
         if chunk.runs is None:
             keys, values = kv.transpose(0, 1).chunk(2)
         else:
-            gathered_keys, gathered_values = self._gather(chunk.runs[layer], 1, chunk.padded_tokens)
-            keys, values = gathered_keys[0], gathered_values[0]
+            keys, values = (part[0] for part in self._gather(chunk.runs[layer], chunk.padded_tokens))
         for first in range(0, chunk.num_rows, _QUERY_TILE):
             end = min(first + _QUERY_TILE, chunk.num_rows)
             context = chunk.start + end
@@ -82,7 +79,8 @@ class TorchAttention:
         """
         rows, _, head_dim = q.shape
         kv_heads, context, _ = keys.shape
-        folded = q.view(rows, kv_heads, -1, head_dim).transpose(0, 1).reshape(kv_heads, -1, head_dim)
+        scaled = (q * self._scale).view(rows, kv_heads, -1, head_dim)
+        folded = scaled.transpose(0, 1).reshape(kv_heads, -1, head_dim)
         scores = torch.bmm(folded, keys.transpose(1, 2))
         # All queries see all but the tile's own keys.
         own = scores.view(kv_heads, rows, -1, context)[..., context - rows :]
@@ -90,7 +88,7 @@ class TorchAttention:
         mixed = torch.bmm(torch.softmax(scores, dim=-1), values)
         out.view(rows, kv_heads, -1, head_dim).copy_(mixed.view(kv_heads, rows, -1, head_dim).transpose(0, 1))
 
-    def _gather(self, runs: Tensor, rows: int, tokens: int) -> tuple[Tensor, Tensor]:
+    def _gather(self, runs: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """Copy contexts out of the cache; returns K and V, each `[rows, num_kv_heads, tokens, head_dim]`."""
         layout = self._storage.layout
         size = runs.numel() * layout.block_size * layout.head_dim
@@ -98,5 +96,5 @@ class TorchAttention:
             self._buffer = torch.empty(size, dtype=self._buffer.dtype)
         target = self._buffer[:size].view(runs.numel(), -1)
         torch.index_select(self._runs, 0, runs, out=target)
-        keys, values = target.view(2, rows, layout.num_kv_heads, tokens, layout.head_dim)
+        keys, values = target.view(2, -1, layout.num_kv_heads, tokens, layout.head_dim)
         return keys, values
