@@ -81,8 +81,12 @@ class Snapshot:
     target_workers: dict[Pool, int]
 
 
-class Outputs(AsyncIterator[Output], Protocol):
+class Outputs(Protocol):
     """What comes of one request; see `Dispatcher.submit`."""
+
+    def __aiter__(self) -> AsyncIterator[Output]: ...
+
+    async def __anext__(self) -> Output: ...
 
     async def aclose(self) -> None:
         """The reader leaves; a request that has not ended is cancelled."""
