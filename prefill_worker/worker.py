@@ -36,12 +36,13 @@ class PrefillWorker:
         self._spec = spec
         self._loaded = load_worker_engine(spec, shared=False)
         self.session = SessionServer(self, spec.secret, spec.host)
+        self.pool = BlockPool(self._loaded.num_blocks)
         inbox: Inbox[Message] = Inbox()
         self._inbox = inbox
         self._pairs = Pairs(self._connect_with(connect), inbox, self.session.publish)
         self._loop = PrefillLoop(
             self._loaded.engine,
-            BlockPool(self._loaded.num_blocks),
+            self.pool,
             inbox,
             self._pairs.senders,
             PrefillLimits(spec.engine.prefill_budget_tokens, spec.handoff.reservation_ttl_s),

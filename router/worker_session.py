@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator
 from typing import Protocol
 
 import grpc
@@ -28,7 +28,7 @@ class SessionListener(Protocol):
 
 
 class WorkerSession:
-    """One life of one session: `open`, then `run` until it ends, with `send` in between."""
+    """One life of one session: `open`, then `run` until it ends, with `send` in between, and `close`."""
 
     def __init__(self, address: str, secret: str) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=SESSION_OPTIONS)
@@ -38,8 +38,7 @@ class WorkerSession:
 
     async def open(self, timeout_s: float) -> Hello:
         """Dial; the worker's introduction. Raises StartFailed."""
-        stub = pb_grpc.WorkerStub(self._channel)
-        self._call = stub.Session(self._commands(), metadata=((SECRET_KEY, self._secret),))
+        self._call = pb_grpc.WorkerStub(self._channel).Session(metadata=((SECRET_KEY, self._secret),))
         try:
             async with asyncio.timeout(timeout_s):
                 first = await self._call.read()
@@ -59,11 +58,15 @@ class WorkerSession:
     async def run(self, listener: SessionListener) -> str:
         """Pass events on until the session ends; why it ended."""
         assert self._call is not None  # noqa: S101 (open() was awaited)
+        writer = asyncio.create_task(self._write(self._call))
         try:
             while isinstance(response := await self._call.read(), pb.SessionResponse):
                 listener(event_from_pb(response))
         except grpc.aio.AioRpcError as error:
             return f"session lost: {error.details()}"
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
         return "session ended"
 
     async def close(self) -> None:
@@ -72,6 +75,8 @@ class WorkerSession:
             self._call.cancel()
         await self._channel.close()
 
-    async def _commands(self) -> AsyncIterator[pb.SessionRequest]:
-        while True:
-            yield command_to_pb(await self._outgoing.get())
+    async def _write(self, call: grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]) -> None:
+        # A write fails only when the session has ended, which the reader hears too, and says.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await call.write(command_to_pb(await self._outgoing.get()))

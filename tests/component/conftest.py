@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
+from tests.component.router_double import RouterDouble
+from tests.component.running_workers import RunningWorkers, shared_weights
 from tests.component.shm_bench import ShmBench
 from twinpool.config import DEFAULT_MODEL
 from twinpool.model.config import PreparedModel
 from twinpool.model.pull import pull
+
+StartWorkers = Callable[..., RunningWorkers]
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +30,46 @@ def bench() -> Iterator[ShmBench]:
     bench = ShmBench()
     yield bench
     bench.end()
+
+
+@pytest.fixture(scope="session")
+def weights() -> Iterator[None]:
+    """All engines of this process compute with one copy of the weights, so that they start in no time."""
+    with shared_weights():
+        yield
+
+
+@pytest.fixture
+def start_workers(weights: None, default_model: PreparedModel) -> Iterator[StartWorkers]:
+    """Starts pairs of workers of one test's own."""
+    with ExitStack() as running:
+
+        def start(**handoff: Any) -> RunningWorkers:
+            workers = RunningWorkers(default_model, **handoff)
+            running.callback(workers.stop)
+            return workers
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_workers(weights: None, default_model: PreparedModel) -> Iterator[RunningWorkers]:
+    """A prefill and a decode worker in this process, for tests that leave them as they were."""
+    workers = RunningWorkers(default_model)
+    yield workers
+    workers.stop()
+
+
+@pytest.fixture
+async def workers(shared_workers: RunningWorkers) -> AsyncIterator[RunningWorkers]:
+    """The same; with the end of the test nothing is held in either."""
+    yield shared_workers
+    shared_workers.script.clear()
+    await shared_workers.wait_until_at_rest()
+
+
+@pytest.fixture
+async def router(workers: RunningWorkers) -> AsyncIterator[RouterDouble]:
+    """The router of those workers, with their pair joined."""
+    async with RouterDouble(workers) as router:
+        yield router

@@ -6,6 +6,7 @@ Run as a module it is that process: it reads commands from stdin, and writes wha
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -66,6 +67,11 @@ class SenderProcess:
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def suspend(self) -> None:
+        """Returns once none of its threads runs any more."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

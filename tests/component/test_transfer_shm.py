@@ -95,6 +95,23 @@ def test_begin_is_refused_without_a_reservation_for_this_writer(bench: ShmBench,
     assert not sender.written("a")
 
 
+def test_progress_renews_the_reservation(bench: ShmBench) -> None:
+    blocks, receiver = bench.decode()
+    log = SenderLog()
+    sender = bench.connect(receiver, log)
+    blocks.reserve("a", 3, WRITER, ttl_s=1.0)
+    sender.begin("a")
+    log.heard.wait_for(("accepted", "a"))
+    for index in range(3):
+        blocks.now += 0.75
+        assert sender.push("a", [index], index)
+        sender.begin(f"after {index}")  # refused; messages keep their order, so the progress was heard
+        log.heard.wait_for(("refused", f"after {index}"))
+        blocks.custody.expire()
+    assert sender.written("a")
+    blocks.heard.wait_for(Written)
+
+
 def test_push_beyond_the_reservation_writes_nothing(bench: ShmBench) -> None:
     log, events = SenderLog(), ReceiverLog(blocks={"a": (6, 0)})
     storage, receiver = bench.listen(events)

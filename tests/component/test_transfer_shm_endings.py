@@ -85,7 +85,7 @@ def test_killed_writer_ends_the_connection_and_frees_its_quarantine_within_a_sec
         sender.heard.wait_for("accepted b")
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
-        sender.signal(signal.SIGSTOP)  # it answers no `stop`, so the blocks are in quarantine when it dies
+        sender.suspend()  # it answers no `stop`, so the blocks are in quarantine when it dies
         assert blocks.custody.give_up("a")
         assert blocks.pool.count(Owner.QUARANTINE) == NUM_SENT
         killed_at = time.monotonic()
@@ -125,7 +125,7 @@ def test_stopped_writer_keeps_its_blocks_in_quarantine_however_long_and_is_repor
         sender.heard.wait_for("accepted a")
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
-        sender.signal(signal.SIGSTOP)
+        sender.suspend()
         assert blocks.custody.give_up("a")
         for _ in range(100):
             blocks.now += 10.0
@@ -146,7 +146,7 @@ def test_stopped_writer_lets_go_when_it_runs_again(bench: ShmBench) -> None:
         sender.heard.wait_for("accepted a")
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
-        sender.signal(signal.SIGSTOP)
+        sender.suspend()
         assert blocks.custody.give_up("a")
         sender.signal(signal.SIGCONT)
         blocks.heard.wait_for(lambda event: isinstance(event, LoadReport) and event.blocks_free == 8)

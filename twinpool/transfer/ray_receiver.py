@@ -146,9 +146,7 @@ class RayReceiver:
             arriving.num_copying += 1
         whole = False
         try:
-            targets = arriving.blocks[first : first + len(chunk)]
-            for target, block in zip(targets, chunk, strict=True):
-                self._bytes[target] = block
+            self._copy(arriving, first, chunk)
             self._events.progress(writer, attempt)
             whole = True
         finally:
@@ -160,6 +158,15 @@ class RayReceiver:
                 ended = self._take_if_ended(arriving)
             self._report(arriving, ended)
         return ""
+
+    def _copy(self, arriving: _Arriving, first: int, chunk: Chunk) -> None:
+        targets = arriving.blocks[first : first + len(chunk)]
+        if len(targets) < len(chunk):
+            raise ValueError(
+                f"attempt {arriving.attempt} reserved {len(arriving.blocks)} blocks and has more"
+            )
+        for target, block in zip(targets, chunk, strict=True):
+            self._bytes[target] = block
 
     def _written(self, writer: str, attempt: str, num_pushes: int, checksums: list[int]) -> None:
         with self._lock:

@@ -1,0 +1,251 @@
+"""The session between router and worker over a real socket: order, one router at a time, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import grpc
+import pytest
+
+from router.worker_session import WorkerSession
+from twinpool.errors import StartFailed
+from twinpool.messages import Command, Event, Evict, Granted, Hello, LoadReport, Refused
+from twinpool.rpc.limits import SECRET_KEY
+from twinpool.rpc.session_server import STOP_GRACE_S, SessionServer
+from twinpool.rpc.worker_codec import command_to_pb
+from twinpool.types import Pool
+from twinpool.v1 import worker_pb2 as pb
+from twinpool.v1 import worker_pb2_grpc as pb_grpc
+
+SECRET = "the cluster's secret"
+WAIT_S = 10.0
+HELLO = Hello(Pool.DECODE, "decode-0-aa", pid=1, blocks_total=8, block_size=16, kv_bytes=64)
+
+
+class FakeWorker:
+    """Counts what it is told; a command named `fail` fails."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.num_lost = 0
+        self.changed = threading.Condition()
+
+    def hello(self) -> Hello:
+        return HELLO
+
+    def command(self, command: Command) -> None:
+        if command == Evict("fail"):
+            raise RuntimeError("as told")
+        with self.changed:
+            self.commands.append(command)
+            self.changed.notify_all()
+
+    def session_lost(self) -> None:
+        with self.changed:
+            self.num_lost += 1
+            self.changed.notify_all()
+
+    async def wait_for(self, holds: Callable[[], bool]) -> None:
+        def wait() -> bool:
+            with self.changed:
+                return self.changed.wait_for(holds, WAIT_S)
+
+        assert await asyncio.to_thread(wait)
+
+
+class Served:
+    """A worker behind a session server."""
+
+    def __init__(self) -> None:
+        self.worker = FakeWorker()
+        self.server = SessionServer(self.worker, SECRET, "127.0.0.1")
+        self.address = f"127.0.0.1:{self.server.start()}"
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        if not self._is_stopped:
+            self._is_stopped = True
+            self.server.stop()
+
+
+class Router:
+    """One session, and what came over it."""
+
+    def __init__(self, address: str) -> None:
+        self._session = WorkerSession(address, SECRET)
+        self.events: list[Event] = []
+        self._arrived = asyncio.Event()
+        self._running: asyncio.Task[str] | None = None
+
+    async def open(self) -> Hello:
+        hello = await self._session.open(WAIT_S)
+        self._running = asyncio.create_task(self._session.run(self._hear))
+        return hello
+
+    def send(self, command: Command) -> None:
+        self._session.send(command)
+
+    async def wait_for(self, num_events: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while len(self.events) < num_events:
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    async def end(self) -> str:
+        """How the session ended by itself."""
+        assert self._running is not None
+        return await asyncio.wait_for(asyncio.shield(self._running), WAIT_S)
+
+    async def close(self) -> None:
+        await self._session.close()
+        if self._running is not None:
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    def _hear(self, event: Event) -> None:
+        self.events.append(event)
+        self._arrived.set()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+async def router(served: Served) -> AsyncIterator[Router]:
+    router = Router(served.address)
+    yield router
+    await router.close()
+
+
+@pytest.fixture
+async def another(served: Served) -> AsyncIterator[Router]:
+    router = Router(served.address)
+    yield router
+    await router.close()
+
+
+def granted(number: int) -> Granted:
+    return Granted(f"a{number}", LoadReport())
+
+
+async def test_worker_introduces_itself_first_and_keeps_order(served: Served, router: Router) -> None:
+    assert await router.open() == HELLO
+    for number in range(100):
+        served.server.publish(granted(number))
+        router.send(Evict(f"a{number}"))
+    await router.wait_for(100)
+    assert router.events == [granted(number) for number in range(100)]
+    await served.worker.wait_for(lambda: len(served.worker.commands) == 100)
+    assert served.worker.commands == [Evict(f"a{number}") for number in range(100)]
+
+
+async def test_events_without_a_router_are_dropped(served: Served, router: Router) -> None:
+    served.server.publish(granted(1))
+    await router.open()
+    served.server.publish(granted(2))
+    await router.wait_for(1)
+    assert router.events == [granted(2)]
+
+
+async def test_closed_session_is_lost_once_and_another_may_follow(
+    served: Served, router: Router, another: Router
+) -> None:
+    await router.open()
+    await router.close()
+    await served.worker.wait_for(lambda: served.worker.num_lost == 1)
+    await another.open()
+    served.server.publish(granted(1))
+    await another.wait_for(1)
+    assert served.worker.num_lost == 1
+
+
+async def test_newer_session_ends_the_older(served: Served, router: Router, another: Router) -> None:
+    await router.open()
+    await another.open()
+    assert await router.end() == "session ended"
+    assert served.worker.num_lost == 1
+    served.server.publish(granted(1))
+    await another.wait_for(1)
+    assert router.events == []
+
+
+async def test_older_session_that_cannot_end_is_obeyed_no_more(served: Served, another: Router) -> None:
+    """A router that reads nothing: its end waits to be written, behind megabytes of events."""
+    commands: asyncio.Queue[pb.SessionRequest] = asyncio.Queue()
+
+    async def requests() -> AsyncIterator[pb.SessionRequest]:
+        while True:
+            yield await commands.get()
+
+    async with grpc.aio.insecure_channel(served.address) as channel:
+        call = pb_grpc.WorkerStub(channel).Session(requests(), metadata=((SECRET_KEY, SECRET),))
+        await commands.put(command_to_pb(Evict("before")))
+        await served.worker.wait_for(lambda: Evict("before") in served.worker.commands)
+        for _ in range(64):
+            served.server.publish(Refused("x" * 1024 * 1024, LoadReport()))
+        await another.open()
+        await commands.put(command_to_pb(Evict("after")))
+        # The older session's reader ends with the command that it must not obey.
+        another.send(Evict("newer"))
+        await served.worker.wait_for(lambda: Evict("newer") in served.worker.commands)
+        call.cancel()
+    await another.close()
+    await served.worker.wait_for(lambda: served.worker.num_lost == 2)
+    assert Evict("after") not in served.worker.commands
+
+
+async def test_command_that_fails_ends_the_session(served: Served, router: Router) -> None:
+    await router.open()
+    router.send(Evict("fail"))
+    assert (await router.end()).startswith("session lost")
+    await served.worker.wait_for(lambda: served.worker.num_lost == 1)
+
+
+@pytest.mark.parametrize("shown", ["guessed", "", None])
+async def test_wrong_secret_is_unauthenticated_and_disturbs_nobody(
+    served: Served, router: Router, shown: str | None
+) -> None:
+    await router.open()
+    metadata = () if shown is None else ((SECRET_KEY, shown),)
+    async with grpc.aio.insecure_channel(served.address) as channel:
+        call = pb_grpc.WorkerStub(channel).Session(iter(()), metadata=metadata)
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await call.read()
+    assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert served.worker.num_lost == 0
+    served.server.publish(granted(1))
+    await router.wait_for(1)
+
+
+async def test_failed_worker_ends_the_session_and_opens_none_any_more(
+    served: Served, router: Router, another: Router
+) -> None:
+    await router.open()
+    served.server.publish(granted(1))
+    served.server.fail("its engine thread failed")
+    assert await router.end() == "session ended"
+    assert router.events == [granted(1)]
+    with pytest.raises(StartFailed, match="its engine thread failed"):
+        await another.open()
+
+
+async def test_stop_ends_the_session_at_once_after_what_was_published(served: Served, router: Router) -> None:
+    await router.open()
+    served.server.publish(granted(1))
+    started_at = time.monotonic()
+    await asyncio.to_thread(served.stop)
+    assert time.monotonic() - started_at < STOP_GRACE_S
+    assert await router.end() == "session ended"
+    assert router.events == [granted(1)]
+    assert served.worker.num_lost == 1
+    served.server.publish(granted(2))  # from a thread that is late
+
+
+def test_server_that_was_never_started_stops() -> None:
+    SessionServer(FakeWorker(), SECRET, "127.0.0.1").stop()

@@ -1,0 +1,181 @@
+"""A hand-off transport that goes wrong on command: a real one, some of whose words meet a fault.
+
+script = Script()
+script.plan("push", Fault.CORRUPT, skip=1)          # the second push
+worker = PrefillWorker(spec, connect=script.connector())
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from twinpool.config import HandoffConfig
+from twinpool.kv.storage import KvStorage, copy_blocks
+from twinpool.messages import JoinPair
+from twinpool.transfer.connect import Connector, connect_pair
+from twinpool.transfer.handshake import Identity
+from twinpool.transfer.port import HandoffSender, SenderEvents
+
+WAIT_S = 30.0
+WORDS = ("begin", "push", "written", "stopped")
+
+
+class Fault(StrEnum):
+    """What happens to a word."""
+
+    DROP = "drop"
+    """It is lost; the sender believes that it went out."""
+    DELAY = "delay"
+    """It waits, and the engine with it, until it is let go."""
+    CORRUPT = "corrupt"
+    """A push arrives with a bit of every byte of its first block turned over."""
+    FAIL = "fail"
+    """The connection breaks instead."""
+    RAISE = "raise"
+    """The transport has a bug."""
+
+
+@dataclass(slots=True, eq=False)
+class Planned:
+    """One fault, for the (skip + 1)th such word of an attempt (None: of all), and `times` in a row."""
+
+    word: str
+    fault: Fault
+    attempt: str | None
+    skip: int
+    times: int
+    reached: threading.Event = field(default_factory=threading.Event)
+    """Set once a word has met it."""
+    let_go: threading.Event = field(default_factory=threading.Event)
+    """To be set by the test, where words are delayed."""
+
+    def meets(self, word: str, attempt: str) -> bool:
+        if word != self.word or self.attempt not in (None, attempt) or self.times == 0:
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        self.reached.set()
+        return True
+
+
+class Script:
+    """All that goes wrong, for all pairs opened by its connector."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._planned: list[Planned] = []
+
+    def plan(
+        self, word: str, fault: Fault, attempt: str | None = None, *, skip: int = 0, times: int = 1
+    ) -> Planned:
+        assert word in WORDS
+        planned = Planned(word, fault, attempt, skip, times)
+        with self._lock:
+            self._planned.append(planned)
+        return planned
+
+    def clear(self) -> None:
+        """From now on all goes well; words that were delayed go on."""
+        with self._lock:
+            for planned in self._planned:
+                planned.let_go.set()
+            self._planned.clear()
+
+    def take(self, word: str, attempt: str) -> Planned | None:
+        """What happens to this word."""
+        with self._lock:
+            return next((each for each in self._planned if each.meets(word, attempt)), None)
+
+    def connector(self, connect: Connector = connect_pair) -> Connector:
+        """Opens real pairs, and puts the script between them and the worker."""
+
+        def connect_scripted(
+            command: JoinPair,
+            identity: Identity,
+            source: KvStorage,
+            config: HandoffConfig,
+            events: SenderEvents,
+        ) -> HandoffSender:
+            in_flight = _InFlight(source)
+            real = connect(command, identity, in_flight, config, events)
+            return ScriptedSender(self, real, source, in_flight, command.decode, events)
+
+        return connect_scripted
+
+
+class _InFlight(KvStorage):
+    """Blocks on their way from cache to transport, where they may be damaged; checksums are the cache's."""
+
+    def __init__(self, source: KvStorage) -> None:
+        super().__init__(source.layout, source.num_blocks)
+        self._source = source
+
+    def block_checksum(self, block_id: int) -> int:
+        return self._source.block_checksum(block_id)
+
+
+class ScriptedSender:
+    """A `HandoffSender` around a real one."""
+
+    def __init__(
+        self,
+        script: Script,
+        real: HandoffSender,
+        source: KvStorage,
+        in_flight: KvStorage,
+        decode: str,
+        events: SenderEvents,
+    ) -> None:
+        self.transport = real.transport
+        self._script = script
+        self._real = real
+        self._source = source
+        self._in_flight = in_flight
+        self._decode = decode
+        self._events = events
+
+    def begin(self, attempt: str) -> None:
+        if self._suffers(self._script.take("begin", attempt)):
+            self._real.begin(attempt)
+
+    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
+        copy_blocks(self._source, source_blocks, self._in_flight, source_blocks)
+        planned = self._script.take("push", attempt)
+        if planned is not None and planned.fault is Fault.CORRUPT:
+            self._in_flight.block_bytes_view()[source_blocks[0]].bitwise_xor_(1)
+        elif not self._suffers(planned):
+            return planned is not None and planned.fault is Fault.DROP
+        return self._real.push(attempt, source_blocks, first)
+
+    def written(self, attempt: str) -> bool:
+        planned = self._script.take("written", attempt)
+        if not self._suffers(planned):
+            return planned is not None and planned.fault is Fault.DROP
+        return self._real.written(attempt)
+
+    def stopped(self, attempt: str) -> None:
+        if self._suffers(self._script.take("stopped", attempt)):
+            self._real.stopped(attempt)
+
+    def close(self) -> None:
+        self._real.close()
+
+    def _suffers(self, planned: Planned | None) -> bool:
+        """Let a word meet its fault; whether it goes out after that."""
+        match planned.fault if planned else None:
+            case Fault.DROP:
+                return False
+            case Fault.DELAY if planned is not None:
+                assert planned.let_go.wait(WAIT_S)
+            case Fault.FAIL:
+                self._real.close()
+                self._events.pair_broken(self._decode, "as scripted")
+                return False
+            case Fault.RAISE:
+                raise RuntimeError("as scripted")
+        return True
