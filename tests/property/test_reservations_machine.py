@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -23,6 +24,8 @@ from twinpool.kv.reservations import (
 )
 from twinpool.messages import Admit, ReleaseReason
 from twinpool.types import RowParams
+
+pytestmark = pytest.mark.timeout(400)  # a failure is made small for up to five minutes
 
 TOTAL_BLOCKS = 12
 TTL_S, REPORT_S = 30.0, 2.0

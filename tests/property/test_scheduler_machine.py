@@ -8,6 +8,7 @@ import random
 from collections import deque
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -33,13 +34,15 @@ from tests.property.witness import Answer, Watched
 from twinpool import messages as m
 from twinpool.types import Pool, RowParams
 
+pytestmark = pytest.mark.timeout(400)  # a failure is made small for up to five minutes
+
 LIMITS = Limits(most_prompts=2, most_rows=3, overtake_s=1.0, reservation_ttl_s=4.0)
 CANARY_TIMEOUT_S = 30.0
 CHOICE = st.integers(0, 1 << 16)
 SECONDS = st.sampled_from([0.0, 0.0, 0.25, 1.0, 2.0, 4.0])
 PROMPT = st.tuples(
-    st.integers(1, 6),
-    st.builds(RowParams, max_tokens=st.integers(1, 6), ignore_eos=st.booleans()),
+    st.integers(1, 7),
+    st.builds(RowParams, max_tokens=st.integers(1, 5), ignore_eos=st.booleans()),
     st.none() | st.integers(0, 5),
 )
 """Tokens of the prompt, parameters, and tokens before end of sequence."""
@@ -49,15 +52,14 @@ MOST_ROUNDS = 400
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """The scheduler among simulated workers. num_faults: losses so far that may cost requests."""
+    """The scheduler among simulated workers. shaken: a loss may not have come through everywhere yet."""
 
     def __init__(self) -> None:
         super().__init__()
         numbers = itertools.count(1)
         self.scheduler = Scheduler(LIMITS, new_attempt=lambda: f"try-{next(numbers)}")
         self.now = 0.0
-        self.num_faults = 0
-        self.stalled: Worker | None = None
+        self.shaken = False
         self.workers: dict[str, Worker] = {}
         self.lives: list[Worker] = []
         self.decodes: dict[str, SimulatedDecode] = {}
@@ -68,7 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.probes: deque[ProbePair] = deque()
         self.proofs: deque[PairProven] = deque()
         self.canaries: dict[str, ProbePair] = {}
-        self.heard: deque[WorkerSaid] = deque(maxlen=12)
+        self.heard: deque[WorkerSaid] = deque(maxlen=8)
 
     # The world's rules.
 
@@ -85,19 +87,32 @@ class SchedulerMachine(RuleBasedStateMachine):
             number = len(self.watched) + 1
             self.submit(Request(f"r{number}", (number,) * num_prompt, params), Answer(number, num_tokens))
 
-    @rule(num_actions=st.sampled_from([1, 5, 30]), seed=CHOICE, seconds=SECONDS)
-    def move(self, num_actions: int, seed: int, seconds: float) -> None:
-        """Messages are delivered, prompts read, rows stepped in any order; then time passes."""
-        order = random.Random(seed)
-        for _ in range(num_actions):
-            if actions := self.actions(self.stalled):
-                order.choice(actions)()
-        self.let_time_pass(seconds)
+    @rule(
+        num_actions=st.sampled_from([2, 8, 40]),
+        seed=CHOICE,
+        stalled=st.none() | CHOICE,
+        repeats=st.booleans(),
+        seconds=SECONDS,
+        replaces=st.booleans(),
+    )
+    def move(
+        self, num_actions: int, seed: int, stalled: int | None, repeats: bool, seconds: float, replaces: bool
+    ) -> None:
+        """Messages are delivered, prompts read, rows stepped in any order; then time passes.
 
-    @rule(choice=CHOICE)
-    def stall(self, choice: int) -> None:
-        """One worker stands still until another does."""
-        self.stalled = self.some_worker(choice)
+        stalled: one worker stands still, and what it said is late.
+        """
+        order = random.Random(seed)
+        still = None if stalled is None else self.some_worker(stalled)
+        for _ in range(num_actions):
+            if actions := self.actions(still):
+                order.choice(actions)()
+            if repeats and self.heard and order.random() < 0.2:
+                self.say_again(order.choice(self.heard))
+        self.shaken = self.shaken and bool(self.actions())
+        self.let_time_pass(seconds)
+        if replaces:
+            self.replace_lost_workers()
 
     @rule(choice=CHOICE)
     def take_room(self, choice: int) -> None:
@@ -119,21 +134,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.feed(Aborted(name))
         assert self.watched[name].ended
 
-    @precondition(lambda self: self.heard)
-    @rule(choice=CHOICE)
-    def say_again(self, choice: int) -> None:
-        """A message comes once more, late; its counts are those the router has."""
-        said = self.heard[choice % len(self.heard)]
-        worker = self.scheduler.fleet.worker(said.worker_id)
-        message = said.message
-        if isinstance(message, WITH_LOAD) and worker is not None:
-            message = replace(message, load=worker.load)
-        self.feed(replace(said, message=message))
-
     @rule(choice=CHOICE, what=st.sampled_from(["dies", "loses its session", "loses its connections"]))
     def go_wrong(self, choice: int, what: str) -> None:
         worker = self.some_worker(choice)
-        self.num_faults += 1
+        self.shake()
         match what:
             case "dies":
                 worker.die()
@@ -141,13 +145,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                 worker.lose_session()
             case _ if isinstance(worker, SimulatedPrefill):
                 worker.break_connections()
-
-    @precondition(lambda self: self.lost_workers())
-    @rule()
-    def replace_lost_workers(self) -> None:
-        for worker in self.lost_workers():
-            worker.die()
-            self.bring_up(worker.worker_id)
 
     # What holds always.
 
@@ -201,17 +198,11 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.leave(request_id)
 
     def settle(self) -> None:
-        """Everything moves fairly until nothing moves any more."""
+        """Everything moves until nothing moves any more."""
         for _ in range(MOST_ROUNDS):
             self.replace_lost_workers()
-            for _ in range(40):
-                actions = self.actions()
-                for action in actions[:1]:
-                    action()
-                if not actions:
-                    break
-            else:
-                continue
+            while actions := self.actions():
+                actions[0]()
             if not self.scheduler.requests and self.scheduler.fleet.serves():
                 return
             self.let_time_pass(0.5)
@@ -219,8 +210,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def actions(self, stalled: Worker | None = None) -> list[Action]:
         """All that can happen next."""
-        actions = [action for worker in self.lives if worker is not stalled for action in worker.actions()]
-        actions += [self.hear_from(worker) for worker in self.lives if worker.events]
+        moving = [worker for worker in self.lives if worker is not stalled]
+        actions = [action for worker in moving for action in worker.actions()]
+        actions += [self.hear_from(worker) for worker in moving if worker.events]
         if self.probes:
             actions.append(self.send_canary)
         if self.proofs:
@@ -239,6 +231,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.feed(said)
 
         return hear
+
+    def say_again(self, said: WorkerSaid) -> None:
+        """A message comes once more, late; its counts are those the router has."""
+        worker = self.scheduler.fleet.worker(said.worker_id)
+        message = said.message
+        if isinstance(message, WITH_LOAD) and worker is not None:
+            message = replace(message, load=worker.load)
+        self.feed(replace(said, message=message))
 
     def bring_up(self, worker_id: str) -> None:
         incarnation = f"{worker_id}-{len(self.lives)}"
@@ -260,13 +260,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         fleet = self.scheduler.fleet
         return [worker for worker in self.workers.values() if fleet.worker(worker.worker_id) is None]
 
+    def replace_lost_workers(self) -> None:
+        for worker in self.lost_workers():
+            worker.die()
+            self.bring_up(worker.worker_id)
+
     def some_worker(self, choice: int) -> Worker:
         workers = list(self.workers.values())
         return workers[choice % len(workers)]
 
     def submit(self, request: Request, answer: Answer) -> None:
-        self.watched[request.request_id] = Watched(request, answer, self.now)
+        self.watched[request.request_id] = Watched(request, answer, self.now, may_fail=self.shaken)
         self.feed(Arrived(request))
+
+    def shake(self) -> None:
+        """Something is lost: it may cost all open requests, and those that come before it is known."""
+        self.shaken = True
+        for watched in self.watched.values():
+            watched.may_fail = True
 
     def leave(self, request_id: str) -> None:
         self.watched[request_id].left = True
@@ -304,13 +315,13 @@ class SchedulerMachine(RuleBasedStateMachine):
                         probe = self.canaries.pop(request_id)
                         self.proofs.append(PairProven(probe.prefill, probe.decode))
                 case Fail(request_id, error):
-                    self.watched[request_id].fail(error, faults=self.num_faults > 0)
+                    self.watched[request_id].fail(error)
                     self.canaries.pop(request_id, None)
                 case ProbePair():
                     self.probes.append(command)
                 case ReplaceWorker(worker_id, incarnation):
                     assert self.workers[worker_id].incarnation == incarnation
-                    self.num_faults += 1
+                    self.shake()
                     self.workers[worker_id].die()
         self.check_order(placed)
 
@@ -360,4 +371,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestScheduler.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)

@@ -33,12 +33,14 @@ class Answer:
 class Watched:
     """One request and all that has been said about it.
 
-    overtaken_at: when a younger request was first placed before it, while it waits.
+    may_fail: something was lost that it may have needed. overtaken_at: when a younger request was first
+    placed before it, while it waits.
     """
 
     request: Request
     answer: Answer
     arrived_at: float
+    may_fail: bool = False
     log: list[int] = field(default_factory=list)
     ended: bool = False
     left: bool = False
@@ -73,13 +75,13 @@ class Watched:
         assert self.log == whole
         assert reason is (FinishReason.STOP if self._stops(whole) else FinishReason.LENGTH)
 
-    def fail(self, error: TwinpoolError, faults: bool) -> None:
+    def fail(self, error: TwinpoolError) -> None:
         """It failed, which needs a reason."""
         assert not self.ended, "nothing follows the terminal event"
         assert not self.left, "nothing follows a cancel"
         self.ended = True
         assert isinstance(error, WorkerLost)
-        assert faults or "reservation was gone" in error.message, error.message
+        assert self.may_fail or "reservation was gone" in error.message, error.message
 
     def _stops(self, whole: list[int]) -> bool:
         return whole[-1] == EOS and not self.request.params.ignore_eos

@@ -224,7 +224,10 @@ def test_a_cancelled_request_is_taken_from_both_workers_and_not_heard_of_again(p
     assert fleet.reads(21) == []
     assert fleet.steps(m.RowToken("try-1", 2, 23, FinishReason.LENGTH)) == []
     assert fleet.releases(ReleaseReason.GONE) == []
-    assert fleet.prefill_ends(PrefillOutcome.STOPPED) == []
+    if m.CancelPrefill("try-1") in sent(TOLD[phase]):
+        assert fleet.num_charged == 1  # until the prefill worker has let go of it
+    if phase is not Phase.RESERVING:
+        assert fleet.prefill_ends(PrefillOutcome.STOPPED) == []
     assert fleet.num_charged == 0
 
 
@@ -317,6 +320,14 @@ def test_a_request_is_not_queued_again_for_ever() -> None:
     commands = fleet.releases(ReleaseReason.EXPIRED, "try-6")
     assert isinstance(failures(commands)["r"], WorkerLost)
     assert fleet.forgot_everything()
+
+
+def test_a_refused_reservation_is_no_try_that_counts() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.RESERVING)
+    for number in range(1, 20):
+        commands = fleet.refuses(f"try-{number}", free=16)
+        assert reserved(commands) == [("d0", f"try-{number + 1}")]
 
 
 def test_a_given_up_pool_fails_what_waits_for_it() -> None:

@@ -103,6 +103,15 @@ def test_news_of_an_earlier_lifes_end_is_dropped() -> None:
     assert fleet.phase() is Phase.DECODING
 
 
+@pytest.mark.parametrize("lost", ["p0", "d0"])
+def test_the_pairs_of_a_lost_worker_go_with_it(lost: str) -> None:
+    fleet = SmallFleet()
+    fleet.goes_down(lost)
+    assert not fleet.scheduler.fleet.serves()
+    assert fleet.arrives(request()) == []
+    assert fleet.passes(PROBE_AGAIN_S) == []
+
+
 def test_a_replacement_starts_with_a_clean_slate() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.PREFILLING)

@@ -67,14 +67,26 @@ def test_not_even_a_request_that_needs_no_decode_worker_overtakes_without_end() 
     assert fleet.arrives(request("single", max_tokens=1)) == []
 
 
-def test_the_second_of_overtaking_counts_from_the_first_refusal() -> None:
-    fleet = SmallFleet()
+def test_the_second_of_overtaking_counts_from_the_first_refusal_by_whichever_worker() -> None:
+    fleet = SmallFleet(decode=2)
     fleet.arrives(request("large", max_tokens=40))
     fleet.passes(5)
-    fleet.refuses(free=8)
-    assert reserved(fleet.arrives(request("small"))) == [("d0", "try-2")]
+    assert reserved(fleet.refuses("try-1", "d0", free=8)) == [("d1", "try-2")]
     fleet.passes(1)
-    assert fleet.arrives(request("smaller")) == []
+    fleet.refuses("try-2", "d1", free=8)
+    assert fleet.arrives(request("small")) == []
+
+
+def test_a_request_that_got_through_and_is_queued_again_may_be_overtaken_for_another_second() -> None:
+    fleet = SmallFleet()
+    fleet.says("d0", m.LoadReport(blocks_free=0))
+    fleet.arrives(request("old"))
+    fleet.passes(1)
+    fleet.says("d0", m.LoadReport(blocks_free=16))
+    fleet.grants()
+    fleet.loads["d0"] = m.LoadReport(blocks_free=2)
+    assert reserved(fleet.releases(ReleaseReason.EXPIRED)) == []
+    assert reserved(fleet.arrives(request("small", max_tokens=2))) == [("d0", "try-2")]
 
 
 def test_waiting_for_a_prefill_slot_is_no_reason_to_hold_others_back() -> None:
