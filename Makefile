@@ -14,7 +14,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pull serve test check format proto exactness clean
+.PHONY: help setup pull serve test check format proto exactness chaos clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: pull ## run all tests; ARGS="-k name" picks some
 
 exactness: pull ## compare tokens with transformers' over the full grid (minutes)
 	@$(BIN)/python -m pytest -m exactness $(ARGS)
+
+chaos: pull ## send three hundred requests while workers are killed and stopped (minutes)
+	@$(BIN)/python -m pytest -m chaos -s $(ARGS)
 
 check: setup ## lint, formatting, types, import rules, proto contract
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ class Row:
     attempt: str
     choice_index: int
     params: RowParams
-    blocks: tuple[int, ...]
+    blocks: list[int]
     num_prompt_tokens: int
     num_outputs: int
     newest: int
@@ -32,15 +32,20 @@ class Row:
             attempt=admit.attempt,
             choice_index=admit.choice_index,
             params=admit.params,
-            blocks=ready.blocks,
+            blocks=list(ready.blocks),
             num_prompt_tokens=admit.num_prompt_tokens,
             num_outputs=len(admit.output_ids),
             newest=admit.output_ids[-1],
         )
 
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and log; a step needs room for all of them."""
+        return self.num_prompt_tokens + self.num_outputs
+
     def next_step(self) -> DecodeRow:
         """What the engine computes: the newest token goes into the cache, the one after it is drawn."""
-        length = self.num_prompt_tokens + self.num_outputs
+        length = self.length
         sample = SamplingRow(self.params, self.choice_index, position=length)
         return DecodeRow(self.newest, length - 1, self.blocks, sample)
 

@@ -35,8 +35,10 @@ from twinpool.messages import (
     Released,
     ReleaseReason,
     Reserve,
+    RowsPaused,
     Written,
 )
+from twinpool.pulse import Pulse
 from twinpool.transfer.port import HandoffReceiver
 
 Checksum = Callable[[int], int]
@@ -54,6 +56,7 @@ class Custody:
         pool: BlockPool,
         layout: KvLayout,
         config: HandoffConfig,
+        pulse: Pulse,
         *,
         checksum: Checksum,
         enter: Callable[[RowReady], None],
@@ -65,6 +68,7 @@ class Custody:
         self._held = Reservations(pool)
         self._layout = layout
         self._config = config
+        self._pulse = pulse
         self._checksum = checksum
         self._enter = enter
         self._publish = publish
@@ -84,6 +88,8 @@ class Custody:
                 blocks_free=self._pool.count(Owner.FREE),
                 blocks_quarantined=self._pool.count(Owner.QUARANTINE),
                 handoffs=self._held.count(Stage.WRITING, Stage.QUARANTINED),
+                progress=self._pulse.turns,
+                step_s=self._pulse.step_s,
             )
 
     # The router's commands.
@@ -117,6 +123,15 @@ class Custody:
             self._carry_out(self._held.session_lost(self._clock()))
 
     # The engine.
+
+    def grow(self, attempt: str) -> int | None:
+        """One more block for a row; None if none is free."""
+        with self.lock:
+            return self._held.grow(attempt)
+
+    def report_paused(self, attempts: tuple[str, ...]) -> None:
+        """Rows wait for a block: the router makes room."""
+        self._publish(RowsPaused(attempts, self.load()))
 
     def evict(self, attempt: str, reason: ReleaseReason, detail: str = "") -> None:
         """Free a row's blocks, now that it has left the batch."""

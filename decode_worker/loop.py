@@ -1,9 +1,10 @@
 """The decode engine's thread: steps the batch it has, over and over; changes apply at the next boundary.
 
-    drain the inbox (rows enter, rows are evicted) ─► one step of all active rows ─► publish one message
+    drain the inbox (rows enter, rows are evicted) ─► a block for each row that needs one (a row that gets
+    none pauses) ─► one step of the others ─► publish one message
 
 It never waits for the router. A row that ends (end of sequence, length) is not stepped again, and keeps its
-blocks until the router evicts it.
+blocks until the router evicts it. Paused rows are reported every time; if all are, it reports and idles.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.reservations import RowReady
 from twinpool.messages import Event, Evict, ReleaseReason, StepDone
+from twinpool.pulse import Pulse
 
 log = logging.getLogger(__name__)
 IDLE_WAIT_S = 0.25
@@ -45,6 +47,7 @@ class DecodeLoop:
         engine: Engine,
         inbox: Inbox[Message],
         custody: Custody,
+        pulse: Pulse,
         *,
         max_rows: int,
         eos_token_ids: frozenset[int],
@@ -53,6 +56,8 @@ class DecodeLoop:
         self._engine = engine
         self._inbox = inbox
         self._custody = custody
+        self._pulse = pulse
+        self._block_size = engine.storage.layout.block_size
         self._max_rows = max_rows
         self._eos_token_ids = eos_token_ids
         self._publish = publish
@@ -62,11 +67,12 @@ class DecodeLoop:
 
     def run(self) -> None:
         """Work until `Stop`."""
+        rows: list[Row] = []
         while not self._stopping:
-            idle = not self._batch.active(most=1)
-            for message in self._inbox.take(IDLE_WAIT_S if idle else 0.0):
+            self._pulse.beat()
+            for message in self._inbox.take(0.0 if rows else IDLE_WAIT_S):
                 self._hear(message)
-            rows = self._batch.active(self._max_rows)
+            rows = self._rows_with_room()
             if rows:
                 self._step(rows)
 
@@ -84,6 +90,26 @@ class DecodeLoop:
             case Stop():
                 self._stopping = True
 
+    def _rows_with_room(self) -> list[Row]:
+        """Rows that have, or get, a block for their newest token, the oldest in the batch first."""
+        rows, paused = [], []
+        for row in self._batch.active(self._max_rows):
+            if self._has_room(row):
+                rows.append(row)
+            else:
+                paused.append(row.attempt)
+        if paused:
+            self._custody.report_paused(tuple(paused))
+        return rows
+
+    def _has_room(self, row: Row) -> bool:
+        if row.length <= len(row.blocks) * self._block_size:
+            return True
+        block = self._custody.grow(row.attempt)
+        if block is not None:
+            row.blocks.append(block)
+        return block is not None
+
     def _step(self, rows: list[Row]) -> None:
         started = time.monotonic()
         try:
@@ -96,5 +122,5 @@ class DecodeLoop:
             return
         row_tokens = apply_tokens(rows, tokens, self._eos_token_ids)
         self._num_steps += 1
-        step_s = time.monotonic() - started
-        self._publish(StepDone(self._num_steps, row_tokens, step_s, self._custody.load()))
+        self._pulse.step_s = time.monotonic() - started
+        self._publish(StepDone(self._num_steps, row_tokens, self._pulse.step_s, self._custody.load()))

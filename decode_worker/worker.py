@@ -16,7 +16,8 @@ from decode_worker.loop import DecodeLoop, EvictAll, Message, Stop
 from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool
-from twinpool.messages import Admit, Command, Evict, Hello, Reserve, Revoke
+from twinpool.messages import Admit, Command, Evict, Hello, Reserve, Revoke, WriterGone
+from twinpool.pulse import REPORT_INTERVAL_S, Pulse
 from twinpool.rpc.session_server import SessionServer
 from twinpool.transfer.port import HandoffReceiver
 from twinpool.transfer.ray_receiver import RayReceiver
@@ -41,10 +42,12 @@ class DecodeWorker:
         self.session = SessionServer(self, spec.secret, spec.host)
         inbox: Inbox[Message] = Inbox()
         self._inbox = inbox
+        self._pulse = Pulse()
         self.custody = Custody(
             BlockPool(loaded.num_blocks),
             loaded.layout,
             spec.handoff,
+            self._pulse,
             checksum=loaded.storage.block_checksum,
             enter=inbox.post,
             publish=self.session.publish,
@@ -60,6 +63,7 @@ class DecodeWorker:
         self._threads = [
             threading.Thread(target=self._run, args=(self._loop.run,), name="engine", daemon=True),
             threading.Thread(target=self._run, args=(self._expire,), name="expiry", daemon=True),
+            threading.Thread(target=self._run, args=(self._report,), name="report", daemon=True),
         ]
 
     def start(self) -> int:
@@ -110,6 +114,8 @@ class DecodeWorker:
             case Revoke(attempt) | Evict(attempt):
                 if not self.custody.give_up(attempt):
                     self._inbox.post(Evict(attempt))
+            case WriterGone(writer):
+                self._ray_receiver.writer_gone(writer)
             case _:
                 raise ValueError(f"not a decode worker's command: {type(command).__name__}")
 
@@ -130,6 +136,7 @@ class DecodeWorker:
             engine,
             self._inbox,
             self.custody,
+            self._pulse,
             max_rows=self._spec.engine.max_batch_rows,
             eos_token_ids=eos_token_ids,
             publish=self.session.publish,
@@ -143,6 +150,10 @@ class DecodeWorker:
             name = threading.current_thread().name
             log.exception("the %s thread failed", name)
             self.session.fail(f"its {name} thread failed")
+
+    def _report(self) -> None:
+        while not self._leaving.wait(REPORT_INTERVAL_S):
+            self.session.publish(self.custody.load())
 
     def _expire(self) -> None:
         while not self._leaving.wait(EXPIRY_INTERVAL_S):

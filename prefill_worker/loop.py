@@ -29,6 +29,7 @@ from twinpool.messages import (
     PrefillEnded,
     PrefillOutcome,
 )
+from twinpool.pulse import Pulse
 from twinpool.transfer.port import HandoffSender
 from twinpool.types import finish_reason
 
@@ -93,6 +94,7 @@ class PrefillLoop:
         inbox: Inbox[Message],
         senders: Mapping[str, HandoffSender],
         limits: PrefillLimits,
+        pulse: Pulse,
         *,
         eos_token_ids: frozenset[int],
         publish: Callable[[Event], None],
@@ -103,6 +105,7 @@ class PrefillLoop:
         self._block_size = engine.storage.layout.block_size
         self._senders = senders
         self._limits = limits
+        self._pulse = pulse
         self._eos_token_ids = eos_token_ids
         self._publish = publish
         self._prompts: dict[str, Prompt] = {}
@@ -111,6 +114,7 @@ class PrefillLoop:
     def run(self) -> None:
         """Work until `Stop`."""
         while not self._stopping:
+            self._pulse.beat()
             self._give_blocks()
             busy = any(prompt.num_remaining and prompt.blocks for prompt in self._prompts.values())
             for message in self._inbox.take(0.0 if busy else IDLE_WAIT_S):
@@ -124,7 +128,14 @@ class PrefillLoop:
         running = sum(bool(prompt.blocks) for prompt in prompts)
         handoffs = sum(prompt.sender is not None for prompt in prompts)
         free = self._pool.count(Owner.FREE)
-        return LoadReport(running, len(prompts) - running, free, handoffs=handoffs)
+        return LoadReport(
+            running,
+            len(prompts) - running,
+            free,
+            handoffs=handoffs,
+            progress=self._pulse.turns,
+            step_s=self._pulse.step_s,
+        )
 
     def _hear(self, message: Message) -> None:
         match message:
@@ -185,6 +196,7 @@ class PrefillLoop:
         step = [(prompt, size) for prompt, size in zip(reading, sizes, strict=True) if size]
         if not step:
             return
+        started = time.monotonic()
         try:
             tokens = self._engine.prefill([prompt.chunk(size) for prompt, size in step])
         except Exception as error:
@@ -192,6 +204,7 @@ class PrefillLoop:
             for prompt, _ in step:
                 self._fail(prompt, error)
             return
+        self._pulse.step_s = time.monotonic() - started
         for (prompt, size), token in zip(step, tokens, strict=True):
             prompt.num_computed += size
             if token is not None:

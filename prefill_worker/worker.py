@@ -15,6 +15,7 @@ from prefill_worker.pairs import Pairs
 from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool
 from twinpool.messages import CancelPrefill, Command, Hello, JoinPair, LeavePair, Prefill
+from twinpool.pulse import REPORT_INTERVAL_S, Pulse
 from twinpool.rpc.session_server import SessionServer
 from twinpool.transfer.connect import Connector, connect_pair
 from twinpool.transfer.port import HandoffSender, SenderEvents
@@ -46,22 +47,30 @@ class PrefillWorker:
             inbox,
             self._pairs.senders,
             PrefillLimits(spec.engine.prefill_budget_tokens, spec.handoff.reservation_ttl_s),
+            Pulse(),
             eos_token_ids=self._loaded.eos_token_ids,
             publish=self.session.publish,
         )
-        self._thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
+        self._leaving = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run_engine, name="engine", daemon=True),
+            threading.Thread(target=self._report, name="report", daemon=True),
+        ]
 
     def start(self) -> int:
         """Serve; the session's port."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self.session.start()
 
     def stop(self) -> None:
         """End everything."""
+        self._leaving.set()
         self.session.stop()
         self._pairs.close()
         self._inbox.post(Stop())
-        self._thread.join(JOIN_TIMEOUT_S)
+        for thread in self._threads:
+            thread.join(JOIN_TIMEOUT_S)
 
     def hear_sender(self, word: str, *arguments: object) -> None:
         """Nobody hands off to a prefill worker."""
@@ -95,6 +104,10 @@ class PrefillWorker:
     def session_lost(self) -> None:
         """Free all that the router owned. Pairs stay: the next router may use them."""
         self._inbox.post(CancelAll())
+
+    def _report(self) -> None:
+        while not self._leaving.wait(REPORT_INTERVAL_S):
+            self.session.publish(self._loop.load())
 
     def _run_engine(self) -> None:
         try:

@@ -34,4 +34,5 @@ class Answer:
             workers=ending.workers,
             seed=self._request.params.seed,
             prompt_token_ids=self._request.prompt_ids if self._return_prompt_ids else (),
+            num_resumes=ending.num_resumes,
         )

@@ -16,11 +16,12 @@ from typing import Any
 from router.metrics import Metrics
 from router.observations import Observations
 from router.ports import Output, Request, Snapshot
-from router.scheduling.commands import Emit, Fail, ProbePair, ReplaceWorker, SchedulerCommand, Send
+from router.scheduling.commands import Emit, Fail, ProbePair, ReplaceWorker, SchedulerCommand, Send, SetBack
 from router.scheduling.events import (
     Aborted,
     Arrived,
     Cancelled,
+    PairFailed,
     PairProven,
     PoolGivenUp,
     SchedulerEvent,
@@ -68,6 +69,9 @@ class RunningDispatcher:
             most_rows=config.engine.max_batch_rows,
             overtake_s=config.router.overtake_s,
             reservation_ttl_s=config.handoff.reservation_ttl_s,
+            most_attempts=config.router.max_attempts,
+            longest_request_s=config.router.max_request_s,
+            stuck_after_s=config.router.stuck_after_s,
         )
         self.scheduler = Scheduler(limits, new_attempt=lambda: f"{epoch}-{next(counter)}")
         self.probe: Probe | None = None
@@ -193,6 +197,8 @@ class RunningDispatcher:
                 task = asyncio.create_task(self._prove(command))
                 self._probes.add(task)
                 task.add_done_callback(self._probes.discard)
+            case SetBack():
+                self._observations.set_back(command)
             case ReplaceWorker():
                 log.error("worker %s is replaced: %s", command.worker_id, command.reason)
                 if self.replace is not None:
@@ -208,5 +214,8 @@ class RunningDispatcher:
             del self._streams[request_id]
 
     async def _prove(self, pair: ProbePair) -> None:
-        if self.probe is not None and await self.probe(pair):
-            self._feed(PairProven(pair.prefill, pair.decode))
+        if self.probe is None:
+            return
+        passed = await self.probe(pair)
+        outcome = PairProven if passed else PairFailed
+        self._feed(outcome(pair.prefill, pair.decode))

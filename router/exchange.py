@@ -73,6 +73,7 @@ class Summary:
     workers: ServedBy
     seed: int
     prompt_token_ids: tuple[int, ...] = ()
+    num_resumes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from router.series import (
     OTHER,
     REJECTIONS,
     RESTARTS,
+    RESUMES,
     TRANSPORTS,
     HandoffSeries,
     LatencySeries,
@@ -103,6 +104,13 @@ class Metrics:
         self._workers.step.labels(pool.value).observe(seconds)
         self._workers.batch_size.observe(rows)
         self._workers.step_tokens.observe(rows)
+
+    def set_back(self, reason: str, *, resumed: bool) -> None:
+        """An attempt ended before its choice did. reason: one of RESUMES. resumed: it had tokens."""
+        if reason == "preempted":
+            self._workers.preemptions.inc()
+        if resumed:
+            self._workers.resumes.labels(_known(reason, RESUMES)).inc()
 
     def worker_restarted(self, pool: Pool, reason: str) -> None:
         """A worker is being replaced. reason: one of RESTARTS."""

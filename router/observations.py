@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from router.metrics import Metrics
 from router.ports import Output, Request
+from router.scheduling.commands import SetBack
 from router.scheduling.fleet import Fleet
 from twinpool.messages import (
     Command,
@@ -80,6 +81,11 @@ class Observations:
             usage = Usage(seen.num_prompt_tokens, seen.num_tokens)
             self._metrics.request_finished(output.ending.finish_reason, output.ending.timing, usage)
             del self._seen[request_id]
+
+    def set_back(self, command: SetBack) -> None:
+        """An attempt ended before its choice did."""
+        if command.request_id in self._seen:
+            self._metrics.set_back(command.setback.value, resumed=command.resumed)
 
     def heard(self, worker_id: str, event: Event) -> None:
         """A worker speaks."""

@@ -16,21 +16,24 @@ class Request:
 
     pair: worker ids (prefill, decode) that alone may serve it, for canaries; None: any.
     A request with a pair is not counted among users' requests.
+    timeout_s: seconds its client is willing to wait; None: as long as the server is.
     """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     params: RowParams
     pair: tuple[str, str] | None = None
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a choice ended well."""
+    """How a choice ended well. num_resumes: how often a new attempt went on with its token log."""
 
     finish_reason: FinishReason
     timing: Timing
     workers: ServedBy
+    num_resumes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

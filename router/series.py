@@ -22,7 +22,8 @@ REJECTIONS = (
     *("queue_full", "pool_unavailable", "server_draining", OTHER),
 )
 HANDOFF_FAILURES = ("pair_lost", "expired", "refused", "checksum", "failed", OTHER)
-RESTARTS = ("exited", "session_lost", "start_failed", "quarantine_overdue", OTHER)
+RESTARTS = ("exited", "session_lost", "start_failed", "quarantine_overdue", "stuck", OTHER)
+RESUMES = ("expired", "preempted", "worker_lost", "handoff_failed", "engine_failed", OTHER)
 
 
 class RequestSeries:
@@ -98,7 +99,12 @@ class WorkerSeries:
         self.batch_size = _histogram(registry, "batch_size", "Rows of a step.", buckets.BATCH_ROWS)
         self.step_tokens = _histogram(registry, "iteration_tokens", "Tokens of a step.", buckets.STEP_TOKENS)
         self.restarts = _counter(registry, "worker_restarts", "Workers replaced.", "pool", "reason")
+        self.preemptions = _counter(registry, "preemptions", "Requests that had to make room for older ones.")
+        self.resumes = _counter(
+            registry, "resumes", "Requests that went on in a new attempt, with the tokens they had.", "reason"
+        )
         _initialise(self.step, tuple(Pool))
+        _initialise(self.resumes, RESUMES)
         _initialise(self.restarts, tuple(Pool), RESTARTS)
 
 

@@ -82,6 +82,14 @@ class RouterConfig:
     """Most requests waiting for a prefill worker."""
     prefill_max_prompts: int = 8
     """Most prompts given to one prefill worker at a time."""
+    queue_max_tokens: int = 2_000_000
+    """Most prompt tokens waiting for a prefill worker, over all requests."""
+    max_attempts: int = 4
+    """Times a request is tried before the loss of its worker, or of its hand-off, ends it."""
+    max_request_s: float = 3600.0
+    """Longest life of a request, whatever its client's deadline."""
+    stuck_after_s: float = 5.0
+    """Seconds without progress after which a worker is replaced; ten of its own steps, if they are longer."""
     overtake_s: float = 1.0
     """Seconds that younger requests may overtake one for which no decode worker had room."""
     slow_reader_s: float = 60.0
@@ -94,11 +102,12 @@ class RouterConfig:
     """Failed starts of one worker in a row after which it is given up."""
 
     def __post_init__(self) -> None:
-        for name in ("queue_max_requests", "prefill_max_prompts", "crash_loop_limit"):
+        at_least_one = ("queue_max_requests", "queue_max_tokens", "prefill_max_prompts", "crash_loop_limit")
+        for name in (*at_least_one, "max_attempts"):
             _require(getattr(self, name) >= 1, f"{name.replace('_', '-')} must be at least 1")
         for name in ("overtake_s", "grace_s"):
             _require(getattr(self, name) >= 0, f"{name.replace('_', '-')} must not be negative")
-        for name in ("slow_reader_s", "start_timeout_s"):
+        for name in ("slow_reader_s", "start_timeout_s", "max_request_s", "stuck_after_s"):
             _require(getattr(self, name) > 0, f"{name.replace('_', '-')} must be positive")
 
 

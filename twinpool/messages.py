@@ -14,7 +14,10 @@ from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """Counts of one worker at one moment."""
+    """Counts of one worker at one moment.
+
+    progress: turns of the engine's loop, idle ones included. step_s: seconds of its newest step.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -22,6 +25,8 @@ class LoadReport:
     blocks_quarantined: int = 0
     handoffs: int = 0
     blocks_cached: int = 0
+    progress: int = 0
+    step_s: float = 0.0
 
 
 # Router to prefill worker.
@@ -99,7 +104,14 @@ class Evict:
     attempt: str
 
 
-Command = JoinPair | LeavePair | Prefill | CancelPrefill | Reserve | Revoke | Admit | Evict
+@dataclass(frozen=True, slots=True)
+class WriterGone:
+    """A prefill worker's process is gone."""
+
+    writer: str
+
+
+Command = JoinPair | LeavePair | Prefill | CancelPrefill | Reserve | Revoke | Admit | Evict | WriterGone
 
 
 # Worker to router.
@@ -232,6 +244,14 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsPaused:
+    """Rows that were not stepped for want of a block; said again while it lasts."""
+
+    attempts: tuple[str, ...]
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineOverdue:
     """A writer has not let go of an attempt's blocks in time; `writer` is the incarnation to end."""
 
@@ -250,6 +270,7 @@ Event = (
     | Written
     | Released
     | StepDone
+    | RowsPaused
     | QuarantineOverdue
     | LoadReport
 )

@@ -101,6 +101,7 @@ def _summary(value: Summary) -> pb.Summary:
         workers=pb.ServedBy(prefill=workers.prefill, decode=workers.decode),
         seed=value.seed,
         prompt_token_ids=value.prompt_token_ids,
+        num_resumes=value.num_resumes,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from router.ports import Output
+from router.scheduling.requests import Setback
 from twinpool.errors import TwinpoolError
 from twinpool.messages import Command
 
@@ -52,4 +53,13 @@ class ReplaceWorker:
     reason: str
 
 
-SchedulerCommand = Send | Emit | Fail | ProbePair | ReplaceWorker
+@dataclass(frozen=True, slots=True)
+class SetBack:
+    """An attempt ended and the request is queued again; for metrics. resumed: it had tokens already."""
+
+    request_id: str
+    setback: Setback
+    resumed: bool
+
+
+SchedulerCommand = Send | Emit | Fail | ProbePair | ReplaceWorker | SetBack

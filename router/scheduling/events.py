@@ -64,6 +64,14 @@ class PairProven:
 
 
 @dataclass(frozen=True, slots=True)
+class PairFailed:
+    """A canary did not pass; ids of incarnations."""
+
+    prefill: str
+    decode: str
+
+
+@dataclass(frozen=True, slots=True)
 class PoolGivenUp:
     """A pool has no worker and will not get one."""
 
@@ -76,5 +84,14 @@ class Tick:
 
 
 SchedulerEvent = (
-    Arrived | Cancelled | Aborted | WorkerUp | WorkerDown | WorkerSaid | PairProven | PoolGivenUp | Tick
+    Arrived
+    | Cancelled
+    | Aborted
+    | WorkerUp
+    | WorkerDown
+    | WorkerSaid
+    | PairProven
+    | PairFailed
+    | PoolGivenUp
+    | Tick
 )

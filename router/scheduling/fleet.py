@@ -10,6 +10,7 @@ from twinpool.messages import Hello, LoadReport
 from twinpool.types import Pool
 
 REJOIN_BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
+STUCK_STEPS = 10
 PROBE_AGAIN_S = 60.0
 """A pair that no canary has proven by then is joined, and so probed, again; longer than a canary takes."""
 
@@ -21,12 +22,16 @@ class Worker:
     charged: blocks counted for attempts that the worker's newest report may not show yet. On a prefill
     worker that is every attempt from placing to PrefillEnded; on a decode worker every reservation not
     answered yet.
+    leaving: attempts that a decode worker was told to drop and has not reported gone.
+    progressed_at: when its engine was last seen to move.
     """
 
     worker_id: str
     hello: Hello
     load: LoadReport
+    progressed_at: float
     charged: dict[str, int] = field(default_factory=dict)
+    leaving: set[str] = field(default_factory=set)
 
     @property
     def pool(self) -> Pool:
@@ -43,6 +48,16 @@ class Worker:
         """Blocks that nothing is known to have a claim on."""
         free = self.hello.blocks_total if self.pool is Pool.PREFILL else self.load.blocks_free
         return free - sum(self.charged.values())
+
+    def take_load(self, load: LoadReport, now: float) -> None:
+        """A newer report."""
+        if load.progress != self.load.progress:
+            self.progressed_at = now
+        self.load = load
+
+    def is_stuck(self, now: float, least_s: float) -> bool:
+        """Whether its engine has stood still for least_s seconds, and for ten of its own steps."""
+        return now - self.progressed_at > max(least_s, STUCK_STEPS * self.load.step_s)
 
     @property
     def capacity_tokens(self) -> int:
@@ -81,10 +96,10 @@ class Fleet:
         self._workers: dict[str, Worker] = {}
         self._pairs: dict[tuple[str, str], Pair] = {}
 
-    def add(self, worker_id: str, hello: Hello) -> list[Pair]:
+    def add(self, worker_id: str, hello: Hello, now: float) -> list[Pair]:
         """A worker is up; the new pairs, to be joined."""
         load = LoadReport(blocks_free=hello.blocks_total)
-        worker = Worker(worker_id, hello, load)
+        worker = Worker(worker_id, hello, load, now)
         others = self.pool(Pool.DECODE if worker.pool is Pool.PREFILL else Pool.PREFILL)
         self._workers[worker_id] = worker
         prefill_first = worker.pool is Pool.PREFILL

@@ -10,7 +10,7 @@ from twinpool.types import Pool
 
 def reserved_tokens(state: RequestState) -> int:
     """Tokens the decode worker sets aside for a request."""
-    return reservation_tokens(len(state.request.prompt_ids), state.request.params.max_tokens)
+    return reservation_tokens(state.num_tokens)
 
 
 def has_slot(prefill: Worker, most_prompts: int) -> bool:
@@ -61,7 +61,8 @@ def _fits(pair: Pair, state: RequestState, most_prompts: int, most_rows: int) ->
     num_rows = decode.load.running + decode.load.waiting + len(decode.charged)
     if num_rows >= most_rows or not _reads(pair.prefill, state, most_prompts):
         return False
-    return decode.blocks_for(reserved_tokens(state)) <= decode.blocks_free
+    # One free block per running row must remain; the worker judges the same way, by newer counts.
+    return decode.blocks_for(reserved_tokens(state)) + decode.load.running <= decode.blocks_free
 
 
 def _reads(prefill: Worker, state: RequestState, most_prompts: int) -> bool:

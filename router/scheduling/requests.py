@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -13,8 +14,10 @@ class Phase(StrEnum):
     """Where a request is.
 
         queued ─► reserving ─► prefilling ─► handing off ─► decoding ─► ended
-           ▲          │             │              │
-           └──────────┴─────────────┴──────────────┘  refused, expired, or a worker left before it began
+           ▲          │             │              │            │
+           └──────────┴─────────────┴──────────────┴────────────┘  refused, expired, preempted, or lost
+
+    Whatever brings it back to the queue, the next attempt reads prompt and token log, and goes on.
 
     A choice with one token left goes from queued straight to prefilling, and from there to ended.
     """
@@ -37,6 +40,7 @@ LEGAL_PHASES = frozenset(
         (Phase.RESERVING, Phase.QUEUED),
         (Phase.PREFILLING, Phase.QUEUED),
         (Phase.HANDING_OFF, Phase.QUEUED),
+        (Phase.DECODING, Phase.QUEUED),
         *((phase, Phase.ENDED) for phase in Phase if phase is not Phase.ENDED),
     }
 )
@@ -51,6 +55,21 @@ TIMED_AS = {
 """Which of `Timing`'s phases a request's time goes to; an attempt made again adds to the same ones."""
 
 
+class Setback(StrEnum):
+    """Why an attempt ended before its choice did."""
+
+    REFUSED = "refused"
+    EXPIRED = "expired"
+    PREEMPTED = "preempted"
+    WORKER_LOST = "worker_lost"
+    HANDOFF_FAILED = "handoff_failed"
+    ENGINE_FAILED = "engine_failed"
+
+
+COUNTED = frozenset({Setback.WORKER_LOST, Setback.HANDOFF_FAILED, Setback.ENGINE_FAILED})
+"""Setbacks that use up one of a request's attempts; the others are the system's ordinary life."""
+
+
 class IllegalPhase(RuntimeError):
     """A request was about to skip a phase of its life: a bug."""
 
@@ -60,6 +79,7 @@ class RequestState:
     """A request the scheduler holds. arrival: its place among all requests, kept for good.
 
     log: every token accepted. blocked_since: when no worker had room for it first, while queued.
+    expires_at: its deadline. num_resumes: attempts that went on with tokens of earlier ones.
     attempt: the current try, empty while queued. prefill and decode: worker ids of the current try.
     """
 
@@ -72,7 +92,9 @@ class RequestState:
     prefill_id: str = ""
     decode_id: str | None = None
     blocked_since: float | None = None
-    num_requeues: int = 0
+    expires_at: float = math.inf
+    num_failed_attempts: int = 0
+    num_resumes: int = 0
     _seconds: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -9,7 +9,10 @@ from router.scheduling.requests import RequestState
 
 
 class WaitingQueue:
-    """Sorted by arrival, so that a request queued again takes its old place. Canaries come first."""
+    """Sorted by arrival, so that a request queued again takes its old place.
+
+    Canaries come first, since pairs wait for them; then resumed requests, whose clients' streams pause.
+    """
 
     def __init__(self) -> None:
         self._states: list[RequestState] = []
@@ -35,5 +38,5 @@ class WaitingQueue:
         self._states.remove(state)
 
 
-def _place(state: RequestState) -> tuple[bool, int]:
-    return (state.request.pair is None, state.arrival)
+def _place(state: RequestState) -> tuple[bool, bool, int]:
+    return (state.request.pair is None, not state.log, state.arrival)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Protocol, cast
 
 import grpc
 
@@ -25,6 +26,9 @@ from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import inference_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+TELL_S = 0.1
+"""A deadline ends a request this much early, so that its client hears of the phase before it gives up."""
 
 
 class RejectionCounter(Protocol):
@@ -58,7 +62,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         request_id = request.request_id or _new_request_id()
         with self._counting_refusals():
             admission.check_count("token_ids.ids", len(request.token_ids.ids), self._door.limits)
-            answer, outputs = await self._admit(codec.generate_asked(request), request_id)
+            answer, outputs = await self._admit(codec.generate_asked(request), request_id, context)
         async with aclosing(outputs):
             async for output in outputs:
                 yield pb.GenerateResponse(request_id=request_id, chunk=codec.chunk(answer.chunk(output)))
@@ -68,7 +72,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         request_id = request.request_id or _new_request_id()
         with self._counting_refusals():
             admission.check_count("messages", len(request.messages), self._door.limits)
-            answer, outputs = await self._admit(codec.chat_asked(request), request_id)
+            answer, outputs = await self._admit(codec.chat_asked(request), request_id, context)
         async with aclosing(outputs):
             async for output in outputs:
                 yield pb.ChatResponse(request_id=request_id, chunk=codec.chunk(answer.chunk(output)))
@@ -98,11 +102,14 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         """The one model."""
         return pb.ListModelsResponse(models=[codec.model(self._door.card)])
 
-    async def _admit(self, asked: GenerationAsked, request_id: str) -> tuple[Answer, Outputs]:
+    async def _admit(
+        self, asked: GenerationAsked, request_id: str, context: Context
+    ) -> tuple[Answer, Outputs]:
         """Submit a request. Its outputs must be closed; nothing may be awaited before that is sure."""
         admission.check_request_id(request_id)
         with self._arrivals.arriving(request_id) as arrival:
             request = await self._door.admit(asked, request_id)
+            request = replace(request, timeout_s=_time_left(context))
             detokenizer = self._new_detokenizer(asked.skip_special_tokens)
             outputs = self._dispatcher.submit(request)
         if arrival.aborted:
@@ -119,6 +126,14 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     def _abort(self, request_id: str) -> bool:
         return self._dispatcher.abort(request_id) or self._arrivals.abort(request_id)
+
+
+def _time_left(context: Context) -> float | None:
+    """Seconds until the client's deadline, less what it takes to tell the client which phase it passed in."""
+    remaining_s = cast("float | None", context.time_remaining())
+    if remaining_s is None:
+        return None
+    return max(0.0, remaining_s - min(TELL_S, remaining_s * 0.2))
 
 
 def _new_request_id() -> str:

@@ -16,6 +16,7 @@ from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
 from twinpool.messages import Event, Reserve
+from twinpool.pulse import Pulse
 from twinpool.transfer.handshake import Identity
 
 WAIT_S = 10.0
@@ -127,6 +128,7 @@ class DecodeBlocks:
             self.pool,
             storage.layout,
             HandoffConfig(checksum=checksum),
+            Pulse(),
             checksum=storage.block_checksum,
             enter=self.rows.append,
             publish=self._publish,

@@ -17,10 +17,12 @@ from twinpool.client.operations import OperationsClient
 from twinpool.client.status import Status
 from twinpool.config import ServeConfig
 from twinpool.model.config import PreparedModel
+from twinpool.types import WorkerState
 
 T = TypeVar("T")
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
+READY_S = 60.0
 QUIESCE_S = 5.0
 
 
@@ -83,6 +85,14 @@ class RunningSystem:
             if self._ready.done():
                 raise
             self._ready.set_exception(error)
+
+
+def wait_until_ready(system: RunningSystem) -> None:
+    """Until every seat has a worker that serves."""
+    deadline = time.monotonic() + READY_S
+    while any(worker.state is not WorkerState.READY for worker in system.operations.status().workers):
+        assert time.monotonic() < deadline, system.operations.status()
+        time.sleep(0.05)
 
 
 def what_is_left(status: Status) -> list[str]:

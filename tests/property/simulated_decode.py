@@ -21,6 +21,7 @@ from twinpool import messages as m
 from twinpool.config import HandoffConfig
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.reservations import RowReady
+from twinpool.pulse import Pulse
 from twinpool.types import Pool
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32")
@@ -44,6 +45,7 @@ class SimulatedDecode(Worker):
             self.blocks,
             LAYOUT,
             CONFIG,
+            Pulse(),
             checksum=lambda block: block,
             enter=self._inbox.append,
             publish=self.publish,

@@ -114,6 +114,5 @@ def test_a_block_begun_is_a_block_taken(num_tokens: int, num_blocks: int) -> Non
     assert blocks_for(num_tokens, 16) == num_blocks
 
 
-def test_a_reservation_covers_prompt_and_whole_answer() -> None:
-    assert reservation_tokens(10, 1) == 11
-    assert reservation_tokens(10, 90) == 100
+def test_a_reservation_covers_what_is_known_and_the_first_token() -> None:
+    assert reservation_tokens(10) == 11

@@ -23,6 +23,7 @@ from twinpool.messages import (
     Reserve,
     Written,
 )
+from twinpool.pulse import Pulse
 from twinpool.types import RowParams
 
 A, WRITER = "try-1", "p0-1"
@@ -42,6 +43,7 @@ class Bench:
             BlockPool(8),
             LAYOUT,
             HandoffConfig(checksum=checksum, quarantine_report_s=2.0),
+            Pulse(),
             checksum=lambda block: 100 + block,
             enter=self.said.append,
             publish=self.said.append,

@@ -115,6 +115,7 @@ def _summary_from(summary: pb.Summary) -> Summary:
         workers=ServedBy(workers.prefill, workers.decode if workers.HasField("decode") else None),
         seed=summary.seed,
         prompt_token_ids=tuple(summary.prompt_token_ids),
+        num_resumes=summary.num_resumes,
     )
 
 

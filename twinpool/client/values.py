@@ -40,13 +40,17 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What only a choice's last chunk carries. prompt_token_ids is empty unless asked for."""
+    """What only a choice's last chunk carries. prompt_token_ids is empty unless asked for.
+
+    num_resumes: how often another worker went on after a loss, or after the request had to make room.
+    """
 
     usage: Usage
     timing: Timing
     workers: ServedBy
     seed: int
     prompt_token_ids: tuple[int, ...]
+    num_resumes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class Completion:
     workers: ServedBy
     seed: int
     prompt_token_ids: tuple[int, ...]
+    num_resumes: int = 0
 
 
 def completion_from(chunks: Sequence[Chunk]) -> Completion:
@@ -88,4 +93,5 @@ def completion_from(chunks: Sequence[Chunk]) -> Completion:
         workers=last.summary.workers,
         seed=last.summary.seed,
         prompt_token_ids=last.summary.prompt_token_ids,
+        num_resumes=last.summary.num_resumes,
     )

@@ -91,9 +91,9 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
 
 
-def reservation_tokens(num_prompt_tokens: int, max_tokens: int) -> int:
-    """Tokens a reservation covers: the prompt and every token the choice may still produce.
+def reservation_tokens(num_known_tokens: int) -> int:
+    """Tokens a reservation covers: prompt and token log, and the token that prefill adds.
 
-    max_tokens counts the whole choice, earlier attempts included.
+    The row takes more blocks as it grows.
     """
-    return num_prompt_tokens + max_tokens
+    return num_known_tokens + 1

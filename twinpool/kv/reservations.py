@@ -150,8 +150,14 @@ class Reservations:
     # The router's commands.
 
     def reserve(self, attempt: str, num_blocks: int, writer: str, ttl_s: float, now: float) -> bool:
-        """Set blocks aside, all or nothing. An attempt already held is refused."""
+        """Set blocks aside, all or nothing. An attempt already held is refused.
+
+        One free block per running row must remain: a prompt let in on the last blocks would only push
+        rows out again that are further on.
+        """
         if attempt in self._held:
+            return False
+        if self._pool.count(Owner.FREE) - num_blocks < self.count(Stage.ADMITTED):
             return False
         blocks = self._pool.allocate(Owner.RESERVATION, attempt, num_blocks)
         if blocks is None:
@@ -173,6 +179,17 @@ class Reservations:
         if held is None or held.stage is Stage.QUARANTINED:
             return [Dropped(attempt, ReleaseReason.GONE)]
         return self._drop(held, ReleaseReason.REVOKED, "", now)
+
+    def grow(self, attempt: str) -> int | None:
+        """One more block for a row; None if none is free, or if the attempt is no row."""
+        held = self._held.get(attempt)
+        if held is None or held.stage is not Stage.ADMITTED:
+            return None
+        blocks = self._pool.allocate(Owner.ROW, attempt, 1)
+        if blocks is None:
+            return None
+        held.blocks += blocks
+        return blocks[0]
 
     def evict(self, attempt: str) -> bool:
         """Free a row's blocks; the caller has taken it out of the batch. False if it holds none."""

@@ -60,6 +60,8 @@ def command_to_pb(command: m.Command) -> pb.SessionRequest:
             return pb.SessionRequest(admit=_admit_to_pb(command))
         case m.Evict(attempt):
             return pb.SessionRequest(evict=pb.Evict(attempt=attempt))
+        case m.WriterGone(writer):
+            return pb.SessionRequest(writer_gone=pb.WriterGone(writer=writer))
 
 
 def command_from_pb(request: pb.SessionRequest) -> m.Command:
@@ -82,6 +84,8 @@ def command_from_pb(request: pb.SessionRequest) -> m.Command:
             return _admit_from_pb(request.admit)
         case "evict":
             return m.Evict(request.evict.attempt)
+        case "writer_gone":
+            return m.WriterGone(request.writer_gone.writer)
         case other:
             raise UnknownMessage(f"unknown command {other!r}")
 
@@ -116,6 +120,9 @@ def event_to_pb(event: m.Event) -> pb.SessionResponse:
             return pb.SessionResponse(released=released)
         case m.StepDone():
             return pb.SessionResponse(step_done=_step_to_pb(event))
+        case m.RowsPaused(attempts, load):
+            paused = pb.RowsPaused(attempts=attempts, load=_load_to_pb(load))
+            return pb.SessionResponse(rows_paused=paused)
         case m.QuarantineOverdue(attempt, writer):
             return pb.SessionResponse(quarantine_overdue=pb.QuarantineOverdue(attempt=attempt, writer=writer))
         case m.LoadReport():
@@ -150,6 +157,9 @@ def event_from_pb(response: pb.SessionResponse) -> m.Event:
             return m.Released(gone.attempt, reason, gone.detail, _load_from_pb(gone.load))
         case "step_done":
             return _step_from_pb(response.step_done)
+        case "rows_paused":
+            paused = response.rows_paused
+            return m.RowsPaused(tuple(paused.attempts), _load_from_pb(paused.load))
         case "quarantine_overdue":
             return m.QuarantineOverdue(
                 response.quarantine_overdue.attempt, response.quarantine_overdue.writer
@@ -307,6 +317,8 @@ def _load_to_pb(load: m.LoadReport) -> pb.LoadReport:
         blocks_quarantined=load.blocks_quarantined,
         handoffs=load.handoffs,
         blocks_cached=load.blocks_cached,
+        progress=load.progress,
+        step_s=load.step_s,
     )
 
 
@@ -318,4 +330,6 @@ def _load_from_pb(load: pb.LoadReport) -> m.LoadReport:
         load.blocks_quarantined,
         load.handoffs,
         load.blocks_cached,
+        load.progress,
+        load.step_s,
     )

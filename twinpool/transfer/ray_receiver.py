@@ -73,6 +73,13 @@ class RayReceiver:
         for writer, attempt in left:
             self._stopped(writer, attempt)
 
+    def writer_gone(self, writer: str) -> None:
+        """A sender's process is gone: no chunk follows, and there is no connection whose end says so."""
+        with self._lock:
+            pairs = [pair for pair, owner in self._writers.items() if owner == writer]
+        for pair in pairs:
+            self._leave(pair)
+
     def hear(self, word: str, *arguments: Any) -> Any:
         """One word of a sender; what it returns is the answer.
 
@@ -103,10 +110,7 @@ class RayReceiver:
         except HandoffRefused as refusal:
             return {"error": str(refusal)}
         # A sender that joins anew has given its older pair up, and its `leave` may be late.
-        with self._lock:
-            older = [pair for pair, owner in self._writers.items() if owner == writer]
-        for pair in older:
-            self._leave(pair)
+        self.writer_gone(writer)
         pair = secrets.token_hex(8)
         with self._lock:
             self._writers[pair] = writer

@@ -383,8 +383,11 @@ class Summary(message.Message):
     WORKERS_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     PROMPT_TOKEN_IDS_FIELD_NUMBER: builtins.int
+    NUM_RESUMES_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The seed used, drawn by the server if the client gave none."""
+    num_resumes: builtins.int
+    """How often another worker went on after a loss, or after the request had to make room."""
     @builtins.property
     def usage(self) -> Usage:
         """Token counts."""
@@ -409,10 +412,11 @@ class Summary(message.Message):
         workers: ServedBy | None = ...,
         seed: builtins.int = ...,
         prompt_token_ids: abc.Iterable[builtins.int] | None = ...,
+        num_resumes: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["timing", b"timing", "usage", b"usage", "workers", b"workers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["prompt_token_ids", b"prompt_token_ids", "seed", b"seed", "timing", b"timing", "usage", b"usage", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["num_resumes", b"num_resumes", "prompt_token_ids", b"prompt_token_ids", "seed", b"seed", "timing", b"timing", "usage", b"usage", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

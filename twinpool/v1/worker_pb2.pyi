@@ -107,6 +107,7 @@ class SessionRequest(message.Message):
     REVOKE_FIELD_NUMBER: builtins.int
     ADMIT_FIELD_NUMBER: builtins.int
     EVICT_FIELD_NUMBER: builtins.int
+    WRITER_GONE_FIELD_NUMBER: builtins.int
     @builtins.property
     def join_pair(self) -> JoinPair:
         """To a prefill worker: open the hand-off connection to a decode worker."""
@@ -139,6 +140,10 @@ class SessionRequest(message.Message):
     def evict(self) -> Evict:
         """To a decode worker: free a row's blocks."""
 
+    @builtins.property
+    def writer_gone(self) -> WriterGone:
+        """To a decode worker: a prefill worker's process is gone."""
+
     def __init__(
         self,
         *,
@@ -150,12 +155,13 @@ class SessionRequest(message.Message):
         revoke: Revoke | None = ...,
         admit: Admit | None = ...,
         evict: Evict | None = ...,
+        writer_gone: WriterGone | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["join_pair", "leave_pair", "prefill", "cancel_prefill", "reserve", "revoke", "admit", "evict"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["join_pair", "leave_pair", "prefill", "cancel_prefill", "reserve", "revoke", "admit", "evict", "writer_gone"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -177,6 +183,7 @@ class SessionResponse(message.Message):
     STEP_DONE_FIELD_NUMBER: builtins.int
     QUARANTINE_OVERDUE_FIELD_NUMBER: builtins.int
     LOAD_FIELD_NUMBER: builtins.int
+    ROWS_PAUSED_FIELD_NUMBER: builtins.int
     @builtins.property
     def hello(self) -> Hello:
         """First message of every session."""
@@ -223,7 +230,11 @@ class SessionResponse(message.Message):
 
     @builtins.property
     def load(self) -> LoadReport:
-        """Counts, after every change that no other message carries."""
+        """Counts, after every change that no other message carries, and about once a second."""
+
+    @builtins.property
+    def rows_paused(self) -> RowsPaused:
+        """From a decode worker: rows wait for a block."""
 
     def __init__(
         self,
@@ -240,12 +251,13 @@ class SessionResponse(message.Message):
         step_done: StepDone | None = ...,
         quarantine_overdue: QuarantineOverdue | None = ...,
         load: LoadReport | None = ...,
+        rows_paused: RowsPaused | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["hello", "pair_joined", "pair_broken", "first_token", "prefill_ended", "granted", "refused", "written", "released", "step_done", "quarantine_overdue", "load"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["hello", "pair_joined", "pair_broken", "first_token", "prefill_ended", "granted", "refused", "written", "released", "step_done", "quarantine_overdue", "load", "rows_paused"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -534,6 +546,26 @@ class Evict(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class WriterGone(message.Message):
+    """A prefill worker's process is gone; what only it could have finished will not come."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    WRITER_FIELD_NUMBER: builtins.int
+    writer: builtins.str
+    """Its incarnation."""
+    def __init__(
+        self,
+        *,
+        writer: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -884,6 +916,34 @@ class StepDone(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class RowsPaused(message.Message):
+    """Rows that were not stepped for want of a block. Said again while it lasts."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ATTEMPTS_FIELD_NUMBER: builtins.int
+    LOAD_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def attempts(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Their attempts."""
+
+    @builtins.property
+    def load(self) -> LoadReport:
+        """Counts now."""
+
+    def __init__(
+        self,
+        *,
+        attempts: abc.Iterable[builtins.str] | None = ...,
+        load: LoadReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["load", b"load"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attempts", b"attempts", "load", b"load"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class QuarantineOverdue(message.Message):
     """A writer has not let go."""
 
@@ -919,6 +979,8 @@ class LoadReport(message.Message):
     BLOCKS_QUARANTINED_FIELD_NUMBER: builtins.int
     HANDOFFS_FIELD_NUMBER: builtins.int
     BLOCKS_CACHED_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    STEP_S_FIELD_NUMBER: builtins.int
     running: builtins.int
     """Prompts being read, or rows in the batch."""
     waiting: builtins.int
@@ -931,6 +993,10 @@ class LoadReport(message.Message):
     """Hand-offs begun and not ended."""
     blocks_cached: builtins.int
     """Blocks kept for reuse."""
+    progress: builtins.int
+    """Turns of the engine's loop, idle ones included: it stands still only when the engine does."""
+    step_s: builtins.float
+    """Seconds of the engine's newest step."""
     def __init__(
         self,
         *,
@@ -940,9 +1006,11 @@ class LoadReport(message.Message):
         blocks_quarantined: builtins.int = ...,
         handoffs: builtins.int = ...,
         blocks_cached: builtins.int = ...,
+        progress: builtins.int = ...,
+        step_s: builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_free", b"blocks_free", "blocks_quarantined", b"blocks_quarantined", "handoffs", b"handoffs", "running", b"running", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_free", b"blocks_free", "blocks_quarantined", b"blocks_quarantined", "handoffs", b"handoffs", "progress", b"progress", "running", b"running", "step_s", b"step_s", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -1,0 +1,202 @@
+"""What happens to requests: attempts begin, tokens are taken into logs, attempts are set back, choices end.
+
+Every change of a request's phase is made here. A set-back attempt leaves nothing behind: both workers are
+told to drop it, and the request is queued again with its token log, at the place of its first arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from router.ports import Ending, Output, Request
+from router.scheduling.commands import Emit, Fail, SetBack
+from router.scheduling.fleet import Fleet, Worker
+from router.scheduling.outbox import Outbox
+from router.scheduling.placement import reserved_tokens
+from router.scheduling.requests import COUNTED, Phase, RequestState, Setback
+from router.scheduling.waiting import WaitingQueue
+from twinpool import messages as m
+from twinpool.errors import TwinpoolError, WorkerLost
+from twinpool.types import FinishReason, ServedBy
+
+
+class Attempts:
+    """All requests and their current attempts.
+
+    new_attempt: draws an id that is unique for all time. most_attempts: failed ones a request may have.
+    """
+
+    def __init__(
+        self, fleet: Fleet, outbox: Outbox, new_attempt: Callable[[], str], most_attempts: int
+    ) -> None:
+        self.queue = WaitingQueue()
+        self.requests: dict[str, RequestState] = {}
+        self._fleet = fleet
+        self._outbox = outbox
+        self._new_attempt = new_attempt
+        self._most_attempts = most_attempts
+        self._current: dict[str, RequestState] = {}
+        self._num_arrived = 0
+
+    def __len__(self) -> int:
+        return len(self._current)
+
+    def current(self, attempt: str, *phases: Phase) -> RequestState | None:
+        """The request whose current attempt this is, if it is in one of the phases (none given: in any)."""
+        state = self._current.get(attempt)
+        return state if state is not None and (not phases or state.phase in phases) else None
+
+    def placed_on(self, worker_id: str) -> list[RequestState]:
+        """Requests whose current attempt uses a worker, the oldest first."""
+        states = self._current.values()
+        placed = [state for state in states if worker_id in (state.prefill_id, state.decode_id)]
+        return sorted(placed, key=lambda state: state.arrival)
+
+    def arrive(self, request: Request, longest_s: float, now: float) -> None:
+        """A new request, at the end of the queue."""
+        self._num_arrived += 1
+        timeout_s = longest_s if request.timeout_s is None else min(request.timeout_s, longest_s)
+        state = RequestState(request, self._num_arrived, now, expires_at=now + timeout_s)
+        self.requests[request.request_id] = state
+        self.queue.add(state)
+
+    # An attempt's way.
+
+    def reserve(self, state: RequestState, prefill: Worker, decode: Worker, ttl_s: float, now: float) -> None:
+        """Begin an attempt: ask the decode worker for room."""
+        self._begin(state, prefill, decode)
+        num_tokens = reserved_tokens(state)
+        decode.charged[state.attempt] = decode.blocks_for(num_tokens)
+        reserve = m.Reserve(state.attempt, num_tokens, prefill.incarnation, ttl_s)
+        self._outbox.send(decode.worker_id, reserve)
+        state.enter(Phase.RESERVING, now)
+
+    def prefill_alone(self, state: RequestState, prefill: Worker, now: float) -> None:
+        """Begin an attempt that needs no decode worker."""
+        self._begin(state, prefill, None)
+        self.prefill(state, now)
+
+    def prefill(self, state: RequestState, now: float) -> None:
+        """Have the prompt and the token log read."""
+        request = state.request
+        decode = self._fleet.worker(state.decode_id)
+        state.blocked_since = None
+        command = m.Prefill(
+            attempt=state.attempt,
+            choice_index=0,
+            prompt_ids=request.prompt_ids,
+            output_ids=tuple(state.log),
+            params=request.params,
+            decode=decode.incarnation if decode else None,
+        )
+        self._outbox.send(state.prefill_id, command)
+        state.enter(Phase.PREFILLING, now)
+
+    def take_first_token(self, state: RequestState, first: m.FirstToken, now: float) -> None:
+        """The attempt's first token: on to the client, and the row into the decode batch."""
+        state.log.append(first.token)
+        if first.finish_reason is not None:
+            if state.decode_id is not None:
+                self._outbox.send(state.decode_id, m.Revoke(first.attempt))
+            self.finish(state, (first.token,), first.finish_reason, now, holds=False)
+            return
+        if state.decode_id is None:
+            self.fail(state, WorkerLost("the prefill worker went past the last token"), now)
+            return
+        self._emit(state, (first.token,))
+        request = state.request
+        admit = m.Admit(first.attempt, 0, len(request.prompt_ids), tuple(state.log), request.params)
+        self._outbox.send(state.decode_id, admit)
+        state.enter(Phase.HANDING_OFF, now)
+
+    def take_row_token(self, state: RequestState, row: m.RowToken, now: float) -> None:
+        """A decode step's token: on to the client."""
+        if state.phase is Phase.HANDING_OFF:
+            state.enter(Phase.DECODING, now)
+        state.log.append(row.token)
+        if row.finish_reason is None:
+            self._emit(state, (row.token,))
+        else:
+            self.finish(state, (row.token,), row.finish_reason, now)
+
+    def set_back(
+        self, state: RequestState, setback: Setback, detail: str, now: float, *, decode_holds: bool = True
+    ) -> None:
+        """The attempt is over and its choice is not: queue it again, or fail it after too many.
+
+        decode_holds: whether the decode worker has still something of it to drop. A canary that meets more
+        than a lack of room fails at once: it is there to find that.
+        """
+        state.num_failed_attempts += setback in COUNTED
+        is_canary = state.request.pair is not None and setback is not Setback.REFUSED
+        if is_canary or state.num_failed_attempts >= self._most_attempts:
+            self.fail(state, WorkerLost(detail), now, decode_holds=decode_holds)
+            return
+        self._withdraw(state, decode_holds=decode_holds)
+        del self._current[state.attempt]
+        state.attempt = ""
+        state.enter(Phase.QUEUED, now)
+        resumed = bool(state.log) and setback is not Setback.REFUSED
+        state.num_resumes += resumed
+        self.queue.add(state)
+        self._outbox.put(SetBack(state.request_id, setback, resumed))
+
+    # A choice's end.
+
+    def finish(
+        self,
+        state: RequestState,
+        tokens: tuple[int, ...],
+        reason: FinishReason,
+        now: float,
+        *,
+        holds: bool = True,
+    ) -> None:
+        """The choice ends well. holds: whether workers have still something of it to drop."""
+        decode_id = state.decode_id if state.phase in (Phase.HANDING_OFF, Phase.DECODING) else None
+        self.end(state, now, holds=holds)
+        workers = ServedBy(state.prefill_id, decode_id)
+        ending = Ending(reason, state.timing(), workers, state.num_resumes)
+        self._outbox.put(Emit(state.request_id, Output(0, tokens, ending)))
+
+    def fail(
+        self, state: RequestState, error: TwinpoolError, now: float, *, decode_holds: bool = True
+    ) -> None:
+        """The request ends with an error."""
+        self.end(state, now, decode_holds=decode_holds)
+        self._outbox.put(Fail(state.request_id, error))
+
+    def end(self, state: RequestState, now: float, *, holds: bool = True, decode_holds: bool = True) -> None:
+        """Forget a request, and have its workers drop what they hold of it."""
+        if state.phase is Phase.QUEUED:
+            self.queue.remove(state)
+        else:
+            if holds:
+                self._withdraw(state, decode_holds=decode_holds)
+            del self._current[state.attempt]
+        state.enter(Phase.ENDED, now)
+        del self.requests[state.request_id]
+
+    def _begin(self, state: RequestState, prefill: Worker, decode: Worker | None) -> None:
+        self.queue.remove(state)
+        state.attempt = self._new_attempt()
+        state.prefill_id = prefill.worker_id
+        state.decode_id = decode.worker_id if decode else None
+        self._current[state.attempt] = state
+        prefill.charged[state.attempt] = prefill.blocks_for(state.num_tokens)
+
+    def _withdraw(self, state: RequestState, *, decode_holds: bool) -> None:
+        if state.phase is Phase.RESERVING:
+            # The prefill worker was never told of the attempt, so it will not report its end.
+            if prefill := self._fleet.worker(state.prefill_id):
+                prefill.charged.pop(state.attempt, None)
+        elif state.phase in (Phase.PREFILLING, Phase.HANDING_OFF):
+            self._outbox.send(state.prefill_id, m.CancelPrefill(state.attempt))
+        if state.decode_id is None or not decode_holds:
+            return
+        early = state.phase in (Phase.RESERVING, Phase.PREFILLING)
+        command = m.Revoke(state.attempt) if early else m.Evict(state.attempt)
+        self._outbox.send(state.decode_id, command)
+
+    def _emit(self, state: RequestState, tokens: tuple[int, ...]) -> None:
+        self._outbox.put(Emit(state.request_id, Output(0, tokens)))

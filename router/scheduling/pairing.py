@@ -1,0 +1,71 @@
+"""Joins every prefill worker with every decode worker, and says which pairs may serve: pure."""
+
+from __future__ import annotations
+
+from router.scheduling.commands import ProbePair
+from router.scheduling.fleet import PROBE_AGAIN_S, Fleet, Pair, Worker
+from router.scheduling.outbox import Outbox
+from twinpool import messages as m
+from twinpool.types import Pool
+
+
+class Pairing:
+    """The life of all pairs: joining, joined (a canary is on its way), proven, broken (joined again)."""
+
+    def __init__(self, fleet: Fleet, outbox: Outbox) -> None:
+        self._fleet = fleet
+        self._outbox = outbox
+
+    def join(self, pair: Pair) -> None:
+        """Have the prefill worker open the connection."""
+        pair.rejoin_at = None
+        hello = pair.decode.hello
+        self._outbox.send(pair.prefill.worker_id, m.JoinPair(hello.incarnation, hello.endpoint))
+
+    def rejoin(self, now: float) -> None:
+        """Join again what has been broken for long enough."""
+        for pair in self._fleet.pairs():
+            if pair.rejoin_at is not None and now >= pair.rejoin_at:
+                self.join(pair)
+
+    def joined(self, prefill: Worker, decode_incarnation: str, transport: str, now: float) -> None:
+        """A connection is open: a canary may try it."""
+        pair = self.of(prefill, decode_incarnation)
+        if pair is None:
+            self._outbox.send(prefill.worker_id, m.LeavePair(decode_incarnation))
+            return
+        pair.transport = transport
+        pair.rejoin_at = now + PROBE_AGAIN_S
+        ids = (prefill.worker_id, pair.decode.worker_id)
+        self._outbox.put(ProbePair(*ids, prefill.incarnation, decode_incarnation))
+
+    def proven(self, prefill_incarnation: str, decode_incarnation: str) -> None:
+        """A canary has passed."""
+        prefill = self._fleet.by_incarnation(prefill_incarnation)
+        pair = self.of(prefill, decode_incarnation) if prefill else None
+        if pair is not None and pair.transport:
+            pair.proven = True
+            pair.num_failures = 0
+            pair.rejoin_at = None
+
+    def failed(self, prefill_incarnation: str, decode_incarnation: str, now: float) -> None:
+        """A canary did not pass: joined and tried again after a while."""
+        prefill = self._fleet.by_incarnation(prefill_incarnation)
+        pair = self.of(prefill, decode_incarnation) if prefill else None
+        if pair is not None and pair.transport and not pair.proven:
+            pair.broke(now)
+
+    def worker_left(self, worker: Worker) -> None:
+        """Tell the other pool that a worker's process is gone."""
+        for other in self._fleet.workers():
+            if other.pool is worker.pool:
+                continue
+            left: m.Command = m.WriterGone(worker.incarnation)
+            if worker.pool is Pool.DECODE:
+                left = m.LeavePair(worker.incarnation)
+            self._outbox.send(other.worker_id, left)
+
+    def of(self, prefill: Worker, decode_incarnation: str) -> Pair | None:
+        """A pair by the words its prefill worker uses."""
+        decode = self._fleet.by_incarnation(decode_incarnation)
+        return self._fleet.pair(prefill.worker_id, decode.worker_id) if decode else None
