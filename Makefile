@@ -21,20 +21,20 @@ help: ## list the commands
 	@echo "  Variables: PYTHON, TORCH_INDEX (setup); MODEL, ARGS (serve, test)."
 
 setup: $(STAMP) ## make .venv and install everything into it; does nothing where that is done
-	@echo "setup: .venv is ready"
+	@echo "setup: .venv is ready" >&2
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "setup: $(PYTHON) is older than Python 3.11; name another with PYTHON=..." >&2; exit 1; }
-	@echo "setup: making .venv with $$($(PYTHON) --version)"
+	@echo "setup: making .venv with $$($(PYTHON) --version)" >&2
 	@$(PYTHON) -m venv .venv
-	@echo "setup: installing twinpool and its development tools (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-	  -c constraints.txt -e '.[dev]'
+	@echo "setup: installing twinpool and its development tools (a few minutes the first time)" >&2
+	@$(BIN)/python -m pip install $(if $(CI),--quiet) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	  -c constraints.txt -e '.[dev]' >&2
 	@touch $@
 
 pull: setup ## fetch and prepare MODEL (default: the small one that tests use)
-	@$(BIN)/twinpool pull $(MODEL)
+	@$(BIN)/twinpool pull $(MODEL) >&2
 
 serve: pull ## serve MODEL on this machine; ARGS="--decode 2" adds options
 	@exec $(BIN)/twinpool serve $(MODEL) $(ARGS)

@@ -97,6 +97,10 @@ class RouterServer:
         """Tell health's clients whether prompts are served."""
         await self._health.set_serving(serving)
 
+    def end_calls(self) -> None:
+        """End all streams now, as UNAVAILABLE; a stop that waits for them goes on."""
+        self._calls.end_all()
+
     async def stop(self, grace_s: float) -> None:
         """Let streams finish for grace_s seconds, end the rest as UNAVAILABLE, close both ports.
 

@@ -22,7 +22,7 @@ class FinishReason(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """Where a worker is in its life; see `router.workers` for the transitions."""
+    """Where a worker is in its life; see `router.keeper` for the transitions."""
 
     STARTING = "starting"
     WARMING = "warming"

@@ -73,7 +73,7 @@ def test_another_users_process_is_refused(bench: ShmBench, monkeypatch: pytest.M
 @pytest.mark.parametrize("field", layout_fingerprint(SMALL, weights_digest="digest", rope_theta=1e4))
 def test_mismatch_is_refused_naming_the_field(bench: ShmBench, field: str) -> None:
     _, receiver = bench.listen(ReceiverLog())
-    with pytest.raises(HandoffRefused, match=f"{field} differs: 'other' here"):
+    with pytest.raises(HandoffRefused, match=f"{field} differs: 'other' at the sender"):
         bench.connect(receiver, SenderLog(), own=identity(WRITER, fields={field: "other"}))
 
 

@@ -29,6 +29,7 @@ SUMMARY = pb.Summary(
     workers=pb.ServedBy(prefill="prefill-0", decode="decode-0"),
     seed=2**64 - 1,
     prompt_token_ids=[1, 2, 3],
+    num_resumes=2,
 )
 CHUNKS = (
     pb.Chunk(text="caf", token_ids=[7]),

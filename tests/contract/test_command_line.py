@@ -39,6 +39,7 @@ def test_generate_json_is_one_object(server: FakeServer, capsys: Capture) -> Non
         "timing": {"queue_s": 0.5, "prefill_s": 0.25, "handoff_wait_s": 0.125, "decode_s": 1.0},
         "workers": {"prefill": "prefill-0", "decode": "decode-0"},
         "seed": 2**64 - 1,
+        "num_resumes": 2,
     }
 
 
@@ -64,7 +65,7 @@ def test_a_full_queue_says_when_to_try_again(server: FakeServer, capsys: Capture
 
 def test_a_timeout_has_its_exit_code(server: FakeServer, capsys: Capture) -> None:
     assert main(["generate", "endless", "--timeout", "0.3", "--target", server.target]) == Exit.OUT_OF_TIME
-    assert capsys.readouterr().out == "caf"
+    assert capsys.readouterr().out == "caf\n"
 
 
 @pytest.mark.parametrize("command", [["generate", "x"], ["status"], ["doctor"]])

@@ -13,6 +13,7 @@ import pytest
 from router.worker_session import WorkerSession
 from twinpool.errors import StartFailed
 from twinpool.messages import Command, Event, Evict, Granted, Hello, LoadReport, Refused
+from twinpool.rpc import session_server
 from twinpool.rpc.limits import SECRET_KEY
 from twinpool.rpc.session_server import STOP_GRACE_S, SessionServer
 from twinpool.rpc.worker_codec import command_to_pb
@@ -205,6 +206,26 @@ async def test_command_that_fails_ends_the_session(served: Served, router: Route
     router.send(Evict("fail"))
     assert (await router.end()).startswith("session lost")
     await served.worker.wait_for(lambda: served.worker.num_lost == 1)
+
+
+async def test_unknown_event_ends_the_session_with_a_reason(
+    served: Served, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await router.open()
+    served.server.publish(granted(1))
+    await router.wait_for(1)
+    monkeypatch.setattr(session_server, "event_to_pb", lambda event: pb.SessionResponse())
+    served.server.publish(granted(2))
+    assert (await router.end()).startswith("session given up: unknown event")
+    assert router.events == [granted(1)]
+
+
+async def test_unknown_introduction_is_none(
+    served: Served, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_server, "event_to_pb", lambda event: pb.SessionResponse())
+    with pytest.raises(StartFailed, match="did not introduce itself"):
+        await router.open()
 
 
 @pytest.mark.parametrize("shown", ["guessed", "", None])

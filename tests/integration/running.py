@@ -17,7 +17,6 @@ from twinpool.client.operations import OperationsClient
 from twinpool.client.status import Status
 from twinpool.config import ServeConfig
 from twinpool.model.config import PreparedModel
-from twinpool.types import WorkerState
 
 T = TypeVar("T")
 START_TIMEOUT_S = 90.0
@@ -88,10 +87,14 @@ class RunningSystem:
 
 
 def wait_until_ready(system: RunningSystem) -> None:
-    """Until every seat has a worker that serves."""
+    """Until every seat has a worker, and a canary has gone through every pair."""
     deadline = time.monotonic() + READY_S
-    while any(worker.state is not WorkerState.READY for worker in system.operations.status().workers):
-        assert time.monotonic() < deadline, system.operations.status()
+    num_pairs = system.config.prefill * system.config.decode
+    while True:
+        status = system.operations.status()
+        if len(status.pairs) == num_pairs and all(pair.ready for pair in status.pairs):
+            return
+        assert time.monotonic() < deadline, status
         time.sleep(0.05)
 
 
@@ -104,6 +107,17 @@ def what_is_left(status: Status) -> list[str]:
         if worker.running or worker.waiting or worker.blocks_used or worker.blocks_quarantined:
             left.append(f"{worker.id}: {worker}")
     return left
+
+
+def held_by_scheduler(system: RunningSystem) -> list[str]:
+    """Requests, attempts and blocks that the scheduler still counts."""
+    scheduler = system.system.dispatcher.scheduler
+    held = [f"request {request_id}" for request_id in scheduler.requests]
+    held += [f"{scheduler.num_attempts} attempts"] if scheduler.num_attempts else []
+    for worker in scheduler.fleet.workers():
+        held += [f"{worker.worker_id} is charged for {attempt}" for attempt in worker.charged]
+        held += [f"{worker.worker_id} has not dropped {attempt}" for attempt in worker.leaving]
+    return held
 
 
 GAUGES_AT_REST = (
@@ -134,11 +148,9 @@ def quiesce(system: RunningSystem) -> None:
         if name.partition("{")[0] in GAUGES_AT_REST and value
     }
     assert not high
-    scheduler = system.system.dispatcher.scheduler
-    assert system.call(lambda: (len(scheduler.requests), scheduler.num_attempts)) == (0, 0)
-    assert (
-        system.call(lambda: [worker.charged for worker in scheduler.fleet.workers() if worker.charged]) == []
-    )
+    while (held := system.call(lambda: held_by_scheduler(system))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not held
     answers = [
         system.client.complete("The capital of France is", max_tokens=4, temperature=0.0) for _ in range(2)
     ]

@@ -114,6 +114,25 @@ def test_status_and_doctor_tell_of_both_pools(served: Served) -> None:
     assert served.run("doctor", "--target", match["ops"]).startswith("ok")
 
 
+def test_a_killed_worker_is_replaced_and_nothing_of_it_reaches_stdout(served: Served) -> None:
+    match = READY.fullmatch(served.first_line)
+    assert match
+
+    def decode_worker() -> dict[str, object]:
+        status = json.loads(served.run("status", "--json", "--target", match["ops"]))
+        return next(worker for worker in status["workers"] if worker["pool"] == "decode")
+
+    first = decode_worker()
+    os.kill(int(str(first["pid"])), signal.SIGKILL)
+    while (now := decode_worker())["state"] != "ready" or now["incarnation"] == first["incarnation"]:
+        assert served.process.poll() is None
+    answer = served.run(
+        "generate", "The capital of France is", "--max-tokens", "4", "--target", match["inference"]
+    )
+    assert answer
+    # That stdout stays clean is looked at when the process has ended.
+
+
 def test_sigterm_lets_the_running_stream_finish_and_leaves_nothing_behind(served: Served) -> None:
     match = READY.fullmatch(served.first_line)
     assert match

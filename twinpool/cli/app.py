@@ -22,6 +22,15 @@ _COMMANDS = {
     "status": "operations:status",
     "doctor": "operations:doctor",
 }
+_SUMMARIES = {
+    "serve": "Serve a model on this machine or on a Ray cluster.",
+    "pull": "Fetch a model and prepare it for serving.",
+    "estimate": "Tell how much memory a model's weights and cache take.",
+    "generate": "Continue a prompt, streaming the text as it comes.",
+    "chat": "Answer one message through the model's chat template.",
+    "status": "Show workers, queue and cache of a running server.",
+    "doctor": "Drive a canary through every prefill-decode pair.",
+}
 
 
 def build_app() -> App:
@@ -36,7 +45,7 @@ def build_app() -> App:
         exit_on_error=False,
     )
     for name, path in _COMMANDS.items():
-        app.command(f"twinpool.cli.{path}", name=name)
+        app.command(f"twinpool.cli.{path}", name=name, help=_SUMMARIES[name])
     return app
 
 

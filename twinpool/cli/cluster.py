@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import ray
 from twinpool.errors import StartFailed
 
 NAMESPACE = "twinpool"
+JOIN_TIMEOUT_S = 5.0
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 """Only the `ray` hand-off transport puts anything there, a few chunks at a time."""
 
@@ -68,7 +70,19 @@ def _start(folder: str, num_cpus: int) -> None:
 
 
 def _join(address: str) -> None:
+    _require_reachable(address)
     try:
         ray.init(address=address, namespace=NAMESPACE, logging_level=logging.WARNING)
     except Exception as error:
         raise StartFailed(f"cannot join the Ray cluster at {address}: {error}") from error
+
+
+def _require_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return  # `auto`, which Ray looks up on this machine
+    try:
+        socket.create_connection((host, int(port)), JOIN_TIMEOUT_S).close()
+    except OSError as error:
+        raise StartFailed(f"no Ray cluster answers at {address}: {error}") from error

@@ -91,10 +91,17 @@ def chat(message: str, *, system: str | None = None, flags: PromptFlags = DEFAUL
 
 
 def _print_text(chunks: Iterable[Chunk]) -> None:
-    for chunk in chunks:
-        sys.stdout.write(chunk.text)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
+    has_text = False
+    try:
+        for chunk in chunks:
+            sys.stdout.write(chunk.text)
+            sys.stdout.flush()
+            has_text = True
+    finally:
+        # However it ends, what the terminal shows next begins on a line of its own.
+        if has_text:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
 
 
 def _print_json(completion: Completion) -> None:

@@ -22,6 +22,9 @@ def set_ray_environment() -> None:
         # A token of this cluster's own: nobody else on the machine gets in, and none is left in the home.
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    # Named for the systems where Ray keeps to one machine anyway: off, it takes 127.0.0.1 as the node's
+    # address here too, and listens on loopback alone.
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_kill_worker_timeout_milliseconds", KILL_TIMEOUT_MS)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -1,7 +1,7 @@
 """`twinpool serve`: model, Ray cluster, system, signals. Prints one `ready` line on stdout.
 
 prepare the model, once ─► start or join Ray ─► start the system (`twinpool.cli.system`) ─► ready ─►
-SIGINT or SIGTERM: drain ─► end all
+SIGINT or SIGTERM: drain (a second one: end the streams at once) ─► end all
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import time
 from pathlib import Path
 
 from twinpool.cli.cluster import Cluster, ray_cluster
+from twinpool.cli.exits import Exit
+from twinpool.cli.listening import require_free_ports
+from twinpool.cli.stdout import Say, only_results_on_stdout
 from twinpool.cli.system import ServingSystem
 from twinpool.config import ServeConfig
-from twinpool.errors import StartFailed
+from twinpool.errors import InternalError
 from twinpool.model.config import PreparedModel
 from twinpool.model.pull import prepared_path
 
@@ -28,12 +31,20 @@ def run(config: ServeConfig) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
     )
-    model = PreparedModel.load(_prepared(config, steps))
+    require_free_ports(config)
+    folder, code = _prepared(config, steps)
+    if folder is None:
+        return code
+    model = PreparedModel.load(folder)
     steps(f"model {model.name} is prepared")
-    with ray_cluster(config.ray_address, config.prefill + config.decode) as cluster:
-        steps("Ray is up" if cluster.is_local else f"joined Ray at {config.ray_address}")
-        asyncio.run(_serve(config, model, cluster, steps))
-    return 0
+    with (
+        only_results_on_stdout() as say,
+        ray_cluster(config.ray_address, config.prefill + config.decode) as ray,
+    ):
+        steps("Ray is up" if ray.is_local else f"joined Ray at {config.ray_address}")
+        code = asyncio.run(_Serving(config, steps, say).serve(model, ray))
+    steps("stopped")
+    return code
 
 
 class _Steps:
@@ -46,26 +57,54 @@ class _Steps:
         print(f"[{time.monotonic() - self._started_at:5.1f} s] {step}", file=sys.stderr, flush=True)
 
 
-def _prepared(config: ServeConfig, steps: _Steps) -> Path:
-    """The prepared folder; converted in a process of its own, since that loads torch and transformers."""
+def _prepared(config: ServeConfig, steps: _Steps) -> tuple[Path | None, int]:
+    """The prepared folder, or None and the exit code of a pull that has said why it failed.
+
+    The model is converted in a process of its own, since that loads torch and transformers.
+    """
     folder = prepared_path(config.model, config.cache_dir)
-    if folder is None:
-        steps(f"preparing model {config.model}, once")
-        cache = ["--cache-dir", str(config.cache_dir)] if config.cache_dir else []
-        command = [sys.executable, "-m", "twinpool.cli.app", "pull", config.model, *cache]
-        subprocess.run(command, stdout=sys.stderr, check=False)  # noqa: S603 (our own command)
-        folder = prepared_path(config.model, config.cache_dir)
-    if folder is None:
-        raise StartFailed(f"model {config.model} could not be prepared")
-    return folder
+    if folder is not None:
+        return folder, Exit.DONE
+    steps(f"preparing model {config.model}, once")
+    cache = ["--cache-dir", str(config.cache_dir)] if config.cache_dir else []
+    command = [sys.executable, "-m", "twinpool.cli.app", "pull", config.model, *cache]
+    code = subprocess.run(command, stdout=sys.stderr, check=False).returncode  # noqa: S603 (our own command)
+    return prepared_path(config.model, config.cache_dir), code or Exit.MODEL
 
 
-async def _serve(config: ServeConfig, model: PreparedModel, cluster: Cluster, steps: _Steps) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with ServingSystem(config, model, cluster, steps).running() as system:
-        if await system.wait_until_ready(stop):
-            print(system.ready_line(), flush=True)
-            await stop.wait()
-            steps("stopping: running streams may finish")
+class _Serving:
+    """One run of the system, from start to signal. say: prints on the real stdout."""
+
+    def __init__(self, config: ServeConfig, steps: _Steps, say: Say) -> None:
+        self._config = config
+        self._steps = steps
+        self._say = say
+        self._stop = asyncio.Event()
+        self._system: ServingSystem | None = None
+
+    async def serve(self, model: PreparedModel, cluster: Cluster) -> int:
+        """The exit code: INTERRUPTED if the signal came before all was ready."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+        self._system = ServingSystem(self._config, model, cluster, self._steps)
+        async with self._system.running() as system:
+            if not await system.wait_until_ready(self._stop):
+                self._steps("stopped before it was ready")
+                return Exit.INTERRUPTED
+            self._say(system.ready_line())
+            await self._until_stopped(system)
+            streams, grace_s = system.num_requests, self._config.router.grace_s
+            self._steps(f"stopping: {streams} streams may finish within {grace_s:g} s")
+        return Exit.DONE
+
+    def _signalled(self) -> None:
+        if self._stop.is_set() and self._system is not None:
+            self._steps("stopping at once")
+            self._system.hurry()
+        self._stop.set()
+
+    async def _until_stopped(self, system: ServingSystem) -> None:
+        system.broken.add_done_callback(lambda _: self._stop.set())
+        await self._stop.wait()
+        if system.broken.done():
+            raise InternalError(f"the router is broken: {system.broken.result()!r}")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
 from router.canary import Canary, Hop
 from router.dispatcher import RunningDispatcher
@@ -28,7 +29,7 @@ from twinpool.model.config import PreparedModel
 from twinpool.model.detokenizer import IncrementalDetokenizer
 from twinpool.model.dtype import resolve_dtype
 from twinpool.model.tokenizer import Tokenizer
-from twinpool.types import ModelCard, Pool, WorkerState
+from twinpool.types import ModelCard, Pool
 
 log = logging.getLogger(__name__)
 CANARY_TIMEOUT_S = 30.0
@@ -40,7 +41,10 @@ Steps = Callable[[str], None]
 
 
 class ServingSystem:
-    """All parts of a running router, wired together."""
+    """All parts of a running router, wired together; made on the event loop that it runs on.
+
+    broken: set to the error if a part ended that must run always; then nothing can be relied on any more.
+    """
 
     def __init__(self, config: ServeConfig, model: PreparedModel, cluster: Cluster, steps: Steps) -> None:
         self._config = config
@@ -74,21 +78,20 @@ class ServingSystem:
             slow_reader_s=config.router.slow_reader_s,
         )
         self.inference = self.operations = self.metrics = Address("", 0)
+        self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ServingSystem]:
         """Listening and starting workers; all of it ended with the context."""
         config = self._config
-        tasks = [
-            asyncio.create_task(self.dispatcher.tick_forever()),
-            asyncio.create_task(self._tell_health()),
-        ]
+        tasks = [self._run_always(self.dispatcher.tick_forever()), self._run_always(self._tell_health())]
         try:
             self.inference, self.operations = await self._server.start(
                 Address(config.host, config.port), Address(config.ops_host, config.ops_port)
             )
             port = await self._metrics_server.start(config.metrics_host, config.metrics_port)
             self.metrics = Address(config.metrics_host, port)
+            self._steps(f"starting {config.prefill} prefill and {config.decode} decode workers")
             self._keeper.start()
             yield self
         finally:
@@ -98,6 +101,16 @@ class ServingSystem:
             await self._metrics_server.stop()
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def hurry(self) -> None:
+        """End the streams that a stop is waiting for."""
+        self._server.end_calls()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests admitted and not ended."""
+        return self.dispatcher.snapshot().num_requests
 
     async def wait_until_ready(self, stop: asyncio.Event) -> bool:
         """True once every worker is ready, False if told to stop before. Raises StartFailed."""
@@ -105,8 +118,9 @@ class ServingSystem:
         try:
             async with asyncio.timeout(self._config.router.start_timeout_s):
                 while not self._all_ready():
-                    if self._keeper.failed.done():
-                        raise StartFailed(self._keeper.failed.result())
+                    for failure in (self._keeper.failed, self.broken):
+                        if failure.done():
+                            raise StartFailed(str(failure.result()))
                     await asyncio.wait({stopped}, timeout=READY_POLL_S)
                     if stopped.done():
                         return False
@@ -127,8 +141,20 @@ class ServingSystem:
         return f"{len(workers)}x{workers[0].blocks_total}blocks"
 
     def _all_ready(self) -> bool:
-        workers = self.dispatcher.snapshot().workers
-        return all(view.state is WorkerState.READY for view in workers)
+        """Whether a canary has gone through every pair."""
+        snapshot = self.dispatcher.snapshot()
+        num_pairs = self._config.prefill * self._config.decode
+        return len(snapshot.pairs) == num_pairs and all(pair.ready for pair in snapshot.pairs)
+
+    def _run_always(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not self.broken.done():
+            log.error("the router is broken", exc_info=error)
+            self.broken.set_result(error)
 
     async def _tell_health(self) -> None:
         while True:

@@ -65,7 +65,11 @@ def typed_error(error: grpc.RpcError) -> errors.TwinpoolError:
     if details.field is not None or error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return _with_reason(errors.InvalidRequest(details.field or "", message), details.reason)
     if details.reason is None and error.code() is grpc.StatusCode.UNAVAILABLE:
-        return ServerUnreachable(f"no connection to the server: {message}")
+        return ServerUnreachable(f"no connection to the server, is `twinpool serve` running? ({message})")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        message = "this port does not offer that: prompts go to the inference port, questions to the ops port"
+    if details.reason is None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        message = "the deadline passed before the answer was complete"
     kind = _BY_REASON.get(details.reason or "") or _BY_CODE.get(error.code(), errors.TwinpoolError)
     typed = kind(message, retry_after_s=details.retry_after_s)
     return _with_reason(typed, details.reason or (None if error.code() in _BY_CODE else error.code().name))

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from twinpool.engine.fingerprint import Fingerprint, first_difference
+from twinpool.engine.fingerprint import PROTOCOL_VERSION, Fingerprint, first_difference
 from twinpool.transfer.port import HandoffRefused
-
-PROTOCOL_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +40,7 @@ class Identity:
         field = first_difference(self.fingerprint, theirs)
         if field is not None:
             ours = self.fingerprint.get(field)
-            raise HandoffRefused(f"{field} differs: {theirs.get(field)!r} here, {ours!r} there")
+            raise HandoffRefused(
+                f"{field} differs: {theirs.get(field)!r} at the sender, {ours!r} at the receiver"
+            )
         return str(hello.get("incarnation", ""))
