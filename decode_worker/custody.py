@@ -65,7 +65,7 @@ class Custody:
     ) -> None:
         self.lock = threading.RLock()
         self._pool = pool
-        self._held = Reservations(pool)
+        self._held = Reservations(pool, layout.block_size)
         self._layout = layout
         self._config = config
         self._pulse = pulse
@@ -121,6 +121,11 @@ class Custody:
         """Drop all but the rows."""
         with self.lock:
             self._carry_out(self._held.session_lost(self._clock()))
+
+    def writer_gone(self, writer: str) -> None:
+        """A prefill worker's process is gone."""
+        with self.lock:
+            self._carry_out(self._held.writer_gone(writer, self._clock()))
 
     # The engine.
 

@@ -116,6 +116,7 @@ class DecodeWorker:
                     self._inbox.post(Evict(attempt))
             case WriterGone(writer):
                 self._ray_receiver.writer_gone(writer)
+                self.custody.writer_gone(writer)
             case _:
                 raise ValueError(f"not a decode worker's command: {type(command).__name__}")
 

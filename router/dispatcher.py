@@ -81,7 +81,7 @@ class RunningDispatcher:
         self._model_name = model_name
         self._roster = roster
         self._clock = clock
-        self._observations = Observations(metrics, self.scheduler.fleet)
+        self._observations = Observations(metrics, self.scheduler.fleet, self.scheduler.serves_user)
         self._streams: dict[str, OutputStream] = {}
         self._sessions: dict[str, WorkerSession] = {}
         self._probes: set[asyncio.Task[None]] = set()
@@ -165,7 +165,7 @@ class RunningDispatcher:
         if not self._roster.has_served:
             raise PoolUnavailable("no prefill-decode pair is ready yet", retry_after_s=1.0)
         limit = self._config.router.queue_max_requests
-        if len(self.scheduler.queue) >= limit:
+        if self.scheduler.queue.num_requests >= limit:
             retry_after_s = self._observations.seconds_per_start()
             raise QueueFull(f"{limit} requests wait already, which is the limit", retry_after_s=retry_after_s)
 

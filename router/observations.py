@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.metrics import Metrics
@@ -36,11 +37,16 @@ class _Seen:
 
 
 class Observations:
-    """Belongs to the event loop's thread. Canaries are not observed."""
+    """Belongs to the event loop's thread. Canaries are not observed.
 
-    def __init__(self, metrics: Metrics, fleet: Fleet) -> None:
+    serves_user: whether an attempt is the current one of a user's request. What is said of any other is no
+    user's hand-off, or one whose end is counted already.
+    """
+
+    def __init__(self, metrics: Metrics, fleet: Fleet, serves_user: Callable[[str], bool]) -> None:
         self._metrics = metrics
         self._fleet = fleet
+        self._serves_user = serves_user
         self._seen: dict[str, _Seen] = {}
         self._prefill_at: float | None = None
         self._seconds_per_start = 0.1
@@ -88,12 +94,19 @@ class Observations:
             self._metrics.set_back(command.setback.value, resumed=command.resumed)
 
     def heard(self, worker_id: str, event: Event) -> None:
-        """A worker speaks."""
+        """A worker speaks; the scheduler has not heard it yet."""
+        match event:
+            case StepDone(tokens=tokens, step_s=step_s):
+                self._metrics.step(Pool.DECODE, step_s, len(tokens))
+            case Written(attempt) | Released(attempt) | PrefillEnded(attempt) if self._serves_user(attempt):
+                self._heard_of_handoff(worker_id, event)
+            case _:
+                pass
+
+    def _heard_of_handoff(self, worker_id: str, event: Event) -> None:
         match event:
             case Written(num_bytes=num_bytes, handoff_s=handoff_s):
                 self._metrics.handoff_done(self._transport(worker_id), num_bytes, handoff_s)
-            case StepDone(tokens=tokens, step_s=step_s):
-                self._metrics.step(Pool.DECODE, step_s, len(tokens))
             case Released(reason=ReleaseReason.EXPIRED):
                 self._metrics.lease_expired()
             case Released(reason=ReleaseReason.HANDOFF_FAILED, detail=detail):

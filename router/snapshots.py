@@ -39,7 +39,7 @@ def take_snapshot(model: str, serving: bool, scheduler: Scheduler, roster: Roste
     return Snapshot(
         model=model,
         serving=serving,
-        queue_requests=len(scheduler.queue),
+        queue_requests=scheduler.queue.num_requests,
         queue_tokens=scheduler.queue.num_tokens,
         num_requests=sum(state.request.pair is None for state in scheduler.requests.values()),
         workers=tuple(_view(seat, fleet) for seat in roster.seats.values()),

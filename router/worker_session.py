@@ -12,7 +12,7 @@ import grpc
 from twinpool.errors import StartFailed
 from twinpool.messages import Command, Event, Hello
 from twinpool.rpc.limits import SECRET_KEY, SESSION_OPTIONS
-from twinpool.rpc.worker_codec import command_to_pb, event_from_pb
+from twinpool.rpc.worker_codec import UnknownMessage, command_to_pb, event_from_pb
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.v1 import worker_pb2_grpc as pb_grpc
 
@@ -45,11 +45,12 @@ class WorkerSession:
         except (TimeoutError, grpc.aio.AioRpcError) as error:
             await self.close()
             raise StartFailed(f"no session: {error}") from error
-        event = event_from_pb(first) if isinstance(first, pb.SessionResponse) else None
-        if not isinstance(event, Hello):
-            await self.close()
-            raise StartFailed("the worker did not introduce itself")
-        return event
+        with contextlib.suppress(UnknownMessage):
+            event = event_from_pb(first) if isinstance(first, pb.SessionResponse) else None
+            if isinstance(event, Hello):
+                return event
+        await self.close()
+        raise StartFailed("the worker did not introduce itself")
 
     def send(self, command: Command) -> None:
         """Send a command, after those sent before; dropped if the session has ended."""
@@ -64,6 +65,8 @@ class WorkerSession:
                 listener(event_from_pb(response))
         except grpc.aio.AioRpcError as error:
             return f"session lost: {error.details()}"
+        except UnknownMessage as error:
+            return f"session given up: {error}"
         finally:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)

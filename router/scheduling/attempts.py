@@ -124,12 +124,12 @@ class Attempts:
     ) -> None:
         """The attempt is over and its choice is not: queue it again, or fail it after too many.
 
-        decode_holds: whether the decode worker has still something of it to drop. A canary that meets more
-        than a lack of room fails at once: it is there to find that.
+        decode_holds: whether the decode worker has still something of it to drop. A canary fails at its first
+        failed attempt: it is there to find that.
         """
         state.num_failed_attempts += setback in COUNTED
-        is_canary = state.request.pair is not None and setback is not Setback.REFUSED
-        if is_canary or state.num_failed_attempts >= self._most_attempts:
+        canary_failed = state.request.pair is not None and setback in COUNTED
+        if canary_failed or state.num_failed_attempts >= self._most_attempts:
             self.fail(state, WorkerLost(detail), now, decode_holds=decode_holds)
             return
         self._withdraw(state, decode_holds=decode_holds)

@@ -61,6 +61,8 @@ def _fits(pair: Pair, state: RequestState, most_prompts: int, most_rows: int) ->
     num_rows = decode.load.running + decode.load.waiting + len(decode.charged)
     if num_rows >= most_rows or not _reads(pair.prefill, state, most_prompts):
         return False
+    if state.most_tokens > decode.capacity_tokens:
+        return False  # it would outgrow this worker, alone and without anybody to make room
     # One free block per running row must remain; the worker judges the same way, by newer counts.
     return decode.blocks_for(reserved_tokens(state)) + decode.load.running <= decode.blocks_free
 

@@ -108,6 +108,11 @@ class RequestState:
         return len(self.request.prompt_ids) + len(self.log)
 
     @property
+    def most_tokens(self) -> int:
+        """Tokens of prompt and answer at the end, if nothing ends it before."""
+        return len(self.request.prompt_ids) + self.request.params.max_tokens
+
+    @property
     def needs_decode(self) -> bool:
         """Whether more than one token is left to produce."""
         return self.request.params.max_tokens - len(self.log) > 1

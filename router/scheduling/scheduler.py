@@ -69,6 +69,7 @@ class Scheduler:
         self._attempts = Attempts(self.fleet, self._outbox, new_attempt, limits.most_attempts)
         self._pairing = Pairing(self.fleet, self._outbox)
         self._watch = StuckWatch(self.fleet, self._outbox, limits.stuck_after_s)
+        self._given_up = ""
         self.queue = self._attempts.queue
         self.requests = self._attempts.requests
 
@@ -103,13 +104,19 @@ class Scheduler:
             case PairFailed(prefill, decode):
                 self._pairing.failed(prefill, decode, now)
             case PoolGivenUp(message):
-                for state in self.queue:
-                    self._attempts.fail(state, PoolUnavailable(message), now)
+                self._given_up = message
             case Tick():
                 self._tick(now)
-        if _may_make_room(event):
+        if self._given_up:
+            self._give_up_queue(now)
+        elif _may_make_room(event):
             self._place(now)
         return self._outbox.take()
+
+    def serves_user(self, attempt: str) -> bool:
+        """Whether this is the current attempt of a request that is no canary."""
+        state = self._attempts.current(attempt)
+        return state is not None and state.request.pair is None
 
     def _tick(self, now: float) -> None:
         self._pairing.rejoin(now)
@@ -117,6 +124,11 @@ class Scheduler:
         for state in [state for state in self.requests.values() if now >= state.expires_at]:
             phase = state.phase.value.replace("_", " ")
             self._attempts.fail(state, DeadlineExceeded(f"the deadline passed while {phase}"), now)
+
+    def _give_up_queue(self, now: float) -> None:
+        """A pool is gone for good: what is queued, or queued again, waits for nothing."""
+        for state in self.queue:
+            self._attempts.fail(state, PoolUnavailable(self._given_up), now)
 
     # What workers say.
 

@@ -25,9 +25,14 @@ class WaitingQueue:
         return iter(list(self._states))
 
     @property
+    def num_requests(self) -> int:
+        """Users' requests."""
+        return sum(state.request.pair is None for state in self._states)
+
+    @property
     def num_tokens(self) -> int:
-        """Tokens waiting to be read."""
-        return sum(state.num_tokens for state in self._states)
+        """Tokens of users' requests, waiting to be read."""
+        return sum(state.num_tokens for state in self._states if state.request.pair is None)
 
     def add(self, state: RequestState) -> None:
         """Take a request in at its place."""

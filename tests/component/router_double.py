@@ -20,6 +20,7 @@ from twinpool.messages import (
     Granted,
     Hello,
     JoinPair,
+    LoadReport,
     PairBroken,
     PairJoined,
     Prefill,
@@ -65,6 +66,14 @@ class DrivenSession:
     def events_of(self, kind: type[E], attempt: str | None = None) -> list[E]:
         about = [each for each in self.events if getattr(each, "attempt", None) == attempt]
         return [each for each in about if isinstance(each, kind)]
+
+    async def reports(self, *, blocks_free: int) -> None:
+        """The newest report says so; one comes every second, and after every change."""
+
+        def found() -> bool:
+            return any(load.blocks_free == blocks_free for load in self.events_of(LoadReport)[-1:])
+
+        await self._wait(found)
 
     async def tokens(self, attempt: str, at_least: int) -> tuple[int, ...]:
         """The tokens of one row, once there are so many."""

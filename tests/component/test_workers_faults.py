@@ -20,7 +20,6 @@ from twinpool.errors import StartFailed
 from twinpool.kv.storage import copy_blocks
 from twinpool.messages import (
     Admit,
-    LoadReport,
     PairBroken,
     PrefillEnded,
     PrefillOutcome,
@@ -125,8 +124,10 @@ async def test_writer_that_does_not_let_go_is_reported(
         overdue = await router.decode.event(QuarantineOverdue, attempt)
         assert overdue.writer == router.prefill_hello.incarnation
         go_on.set()
-        assert (await router.decode.event(LoadReport)).blocks_free == NUM_BLOCKS
-        assert (await router.prefill.event(PrefillEnded, attempt)).outcome is PrefillOutcome.STOPPED
+        await router.decode.reports(blocks_free=NUM_BLOCKS)
+        # The stop and the last copy's end cross: either may come first, and one last word is said.
+        ended = await router.prefill.event(PrefillEnded, attempt)
+        assert ended.outcome in (PrefillOutcome.STOPPED, PrefillOutcome.DONE)
 
 
 async def test_damaged_block_is_found_by_its_checksum(start_workers: StartWorkers) -> None:
@@ -168,7 +169,9 @@ async def test_decode_worker_that_leaves_breaks_the_pair(start_workers: StartWor
         await stopping
         await router.prefill.event(PairBroken)
         ended = await router.prefill.event(PrefillEnded, attempt)
-        assert ended.outcome in (PrefillOutcome.PAIR_LOST, PrefillOutcome.STOPPED)
+        # DONE if the last word went out before the connection's end was seen.
+        lost = (PrefillOutcome.PAIR_LOST, PrefillOutcome.STOPPED)
+        assert ended.outcome in (*lost, PrefillOutcome.DONE)
         assert ended.load.blocks_free == NUM_BLOCKS
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from decode_worker.batch import Batch, Row, apply_tokens
 from decode_worker.custody import Custody
@@ -21,7 +22,6 @@ from twinpool import messages as m
 from twinpool.config import HandoffConfig
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.reservations import RowReady
-from twinpool.pulse import Pulse
 from twinpool.types import Pool
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32")
@@ -29,7 +29,10 @@ CONFIG = HandoffConfig(quarantine_report_s=2.0)
 
 
 class SimulatedDecode(Worker):
-    """memory: what its blocks hold, as written by prefill workers. refuses_next: whatever is reserved."""
+    """memory: what its blocks hold. refuses_next: whatever is reserved.
+
+    dozes: all its rows wait for a block, which it has said; until time passes or its inbox fills.
+    """
 
     pool = Pool.DECODE
 
@@ -39,13 +42,14 @@ class SimulatedDecode(Worker):
         self.connections: dict[str, Connection] = {}
         self.memory: list[Content] = [("", 0)] * NUM_BLOCKS
         self.refuses_next = False
+        self.dozes = False
         self._inbox: deque[RowReady | m.Evict] = deque()
         self._batch = Batch()
         self.custody = Custody(
             self.blocks,
             LAYOUT,
             CONFIG,
-            Pulse(),
+            self.pulse,
             checksum=lambda block: block,
             enter=self._inbox.append,
             publish=self.publish,
@@ -55,8 +59,16 @@ class SimulatedDecode(Worker):
 
     @property
     def idle(self) -> bool:
-        load = self.custody.load()
+        load = replace(self.custody.load(), progress=0)
         return load == m.LoadReport(blocks_free=NUM_BLOCKS) and not self._batch and not self._inbox
+
+    def load(self) -> m.LoadReport:
+        return self.custody.load()
+
+    def time_passes(self) -> None:
+        super().time_passes()
+        self.dozes = False
+        self.custody.expire()
 
     def obey(self, command: m.Command) -> None:
         match command:
@@ -70,6 +82,10 @@ class SimulatedDecode(Worker):
             case m.Revoke(attempt) | m.Evict(attempt):
                 if not self.custody.give_up(attempt):
                     self._inbox.append(m.Evict(attempt))
+            case m.WriterGone(writer):
+                if connection := self.connections.pop(writer, None):
+                    connection.open.clear()
+                    self.custody.connection_ended(writer)
             case _:
                 raise AssertionError(f"{command} is not for a decode worker")
 
@@ -80,7 +96,7 @@ class SimulatedDecode(Worker):
         for writer, connection in self.connections.items():
             if connection.words:
                 yield lambda writer=writer: self._hear(writer)  # type: ignore[misc]
-        if self._inbox or self._batch.active(most=1):
+        if not self.stopped and (self._inbox or (self._batch.active(most=1) and not self.dozes)):
             yield self._step
 
     def stop(self, writer: str, attempt: str) -> None:
@@ -104,7 +120,7 @@ class SimulatedDecode(Worker):
 
     def _hear(self, writer: str) -> None:
         connection = self.connections[writer]
-        word, attempt = connection.words.popleft()
+        word, attempt, num_blocks = connection.words.popleft()
         match word:
             case "begin":
                 blocks = self.custody.begin(writer, attempt)
@@ -114,7 +130,7 @@ class SimulatedDecode(Worker):
             case "progress":
                 self.custody.progress(writer, attempt)
             case "written":
-                self.custody.written(writer, attempt, 1, ())
+                self.custody.written(writer, attempt, num_blocks, ())
             case "stopped":
                 self.custody.stopped(writer, attempt)
             case "end":
@@ -131,17 +147,38 @@ class SimulatedDecode(Worker):
                 self.custody.evict(message.attempt, m.ReleaseReason.EVICTED)
 
     def _step(self) -> None:
+        self.pulse.beat()
         self._drain()
-        rows = self._batch.active(most=9)
-        if rows:
+        active = self._batch.active(most=9)
+        rows = [row for row in active if self._has_room(row)]
+        paused = [row.attempt for row in active if row not in rows]
+        if paused:
+            self.custody.report_paused(tuple(paused))
+            self.dozes = not rows
+        if rows and self.fails_next:
+            self.fails_next = False
+            for row in rows:
+                self._batch.leave(row.attempt)
+                self.custody.evict(row.attempt, m.ReleaseReason.FAILED, "as told")
+        elif rows:
             tokens = [self._next_token(row) for row in rows]
             row_tokens = apply_tokens(rows, tokens, frozenset({EOS}))
             self.publish(m.StepDone(1, row_tokens, 0.01, self.custody.load()))
 
+    def _has_room(self, row: Row) -> bool:
+        while row.length > len(row.blocks) * BLOCK_SIZE:
+            block = self.custody.grow(row.attempt)
+            if block is None:
+                return False
+            row.blocks.append(block)
+        return True
+
     def _next_token(self, row: Row) -> int:
-        """Reads the row's cache, which must be its own and whole."""
-        num_blocks = -(-row.num_prompt_tokens // BLOCK_SIZE)
-        contents = {self.memory[block] for block in row.blocks[:num_blocks]}
+        """Writes the newest token, then reads the row's cache, which must be its own and whole."""
+        newest = row.length - 1
+        if newest % BLOCK_SIZE == 0:
+            self.memory[row.blocks[newest // BLOCK_SIZE]] = self.memory[row.blocks[0]]
+        contents = {self.memory[block] for block in row.blocks[: newest // BLOCK_SIZE + 1]}
         ((attempt, prompt),) = contents
         assert attempt == row.attempt
         return self._model(prompt, row.num_outputs)

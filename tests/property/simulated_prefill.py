@@ -31,14 +31,25 @@ class ReadPrompt:
 
 
 class SimulatedPrefill(Worker):
-    """decodes: all decode workers by incarnation, alive or not."""
+    """decodes: all decode workers by incarnation, alive or not.
+
+    closes: whether the end of its process ends its connections, as with sockets. Otherwise decode workers
+    hear of its end from the router alone.
+    """
 
     pool = Pool.PREFILL
 
     def __init__(
-        self, worker_id: str, incarnation: str, model: Model, decodes: dict[str, SimulatedDecode]
+        self,
+        worker_id: str,
+        incarnation: str,
+        model: Model,
+        decodes: dict[str, SimulatedDecode],
+        *,
+        closes: bool,
     ) -> None:
         super().__init__(worker_id, incarnation)
+        self._closes = closes
         self._model = model
         self._decodes = decodes
         self.connections: dict[str, Connection] = {}
@@ -48,6 +59,10 @@ class SimulatedPrefill(Worker):
     def idle(self) -> bool:
         hands_off = any(connection.open for connection in self.connections.values())
         return not self.prompts and not hands_off and self.blocks.count(Owner.FREE) == NUM_BLOCKS
+
+    def load(self) -> m.LoadReport:
+        free = self.blocks.count(Owner.FREE)
+        return m.LoadReport(running=len(self.prompts), blocks_free=free, progress=self.pulse.turns)
 
     def obey(self, command: m.Command) -> None:
         match command:
@@ -63,6 +78,8 @@ class SimulatedPrefill(Worker):
                 raise AssertionError(f"{command} is not for a prefill worker")
 
     def actions(self) -> Iterator[Action]:
+        if self.stopped:
+            return  # all its work goes through its engine's thread
         yield from super().actions()
         if not self.alive:
             return
@@ -84,8 +101,9 @@ class SimulatedPrefill(Worker):
             self._cancel(attempt)
 
     def hang_up(self) -> None:
-        for connection in self.connections.values():
-            connection.close()
+        if self._closes:
+            for connection in self.connections.values():
+                connection.close()
 
     def _join(self, decode: str) -> None:
         receiver = self._decodes[decode]
@@ -119,6 +137,12 @@ class SimulatedPrefill(Worker):
             self._end(prompt, m.PrefillOutcome.PAIR_LOST, "no pair")
 
     def _read(self, prompt: ReadPrompt) -> None:
+        if self.fails_next:
+            self.fails_next = False
+            if prompt.connection is not None:
+                prompt.connection.last_word("stopped", prompt.command.attempt)
+            self._end(prompt, m.PrefillOutcome.FAILED, "as told")
+            return
         prompt.num_read = min(prompt.num_tokens, prompt.num_read + CHUNK_TOKENS)
         if prompt.num_read == prompt.num_tokens:
             command = prompt.command
@@ -142,7 +166,7 @@ class SimulatedPrefill(Worker):
         if not connection.push(attempt, prompt.num_pushed, ready - prompt.num_pushed, content):
             return
         prompt.num_pushed = ready
-        if read_all and connection.last_word("written", attempt):
+        if read_all and connection.last_word("written", attempt, ready):
             self._end(prompt, m.PrefillOutcome.DONE)
 
     def _hear(self, decode: str) -> None:
@@ -174,5 +198,4 @@ class SimulatedPrefill(Worker):
         attempt = prompt.command.attempt
         del self.prompts[attempt]
         self.blocks.free(prompt.blocks, attempt, Owner.ROW)
-        load = m.LoadReport(running=len(self.prompts), blocks_free=self.blocks.count(Owner.FREE))
-        self.publish(m.PrefillEnded(attempt, outcome, detail, load))
+        self.publish(m.PrefillEnded(attempt, outcome, detail, self.load()))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from twinpool import messages as m
 from twinpool.kv.blocks import BlockPool
+from twinpool.pulse import Pulse
 from twinpool.types import Pool
 
 BLOCK_SIZE = 2
@@ -30,7 +31,11 @@ class Down:
 
 
 class Worker(ABC):
-    """One life of a worker. alive: its process runs. session: the router hears it."""
+    """One life of a worker.
+
+    alive: its process runs. session: the router hears it. stopped: its engine stands still, for good.
+    fails_next: its engine's next call raises.
+    """
 
     pool: Pool
 
@@ -38,9 +43,11 @@ class Worker(ABC):
         self.worker_id = worker_id
         self.incarnation = incarnation
         self.alive = self.session = True
+        self.stopped = self.fails_next = False
         self.commands: deque[m.Command] = deque()
         self.events: deque[m.Event | Down] = deque()
         self.blocks = BlockPool(NUM_BLOCKS)
+        self.pulse = Pulse()
 
     def hello(self) -> m.Hello:
         return m.Hello(self.pool, self.incarnation, 1, NUM_BLOCKS, BLOCK_SIZE, 1)
@@ -70,6 +77,15 @@ class Worker(ABC):
         if self.alive and self.commands:
             yield lambda: self.obey(self.commands.popleft())
 
+    def time_passes(self) -> None:
+        """Its threads that keep time do their work."""
+        if not self.stopped:
+            self.pulse.beat()
+        self.publish(self.load())
+
+    @abstractmethod
+    def load(self) -> m.LoadReport: ...
+
     @abstractmethod
     def obey(self, command: m.Command) -> None: ...
 
@@ -86,20 +102,22 @@ class Worker(ABC):
 
 
 class Connection:
-    """A pair's connection. open: block tables of hand-offs that have not ended, by attempt.
+    """A pair's connection, whose words carry numbers of blocks.
+
+    open: block tables of hand-offs that have not ended, by attempt.
 
     memory: the receiver's blocks, shared: whose cache was last written there, as attempt and prompt.
     """
 
     def __init__(self, memory: list[Content]) -> None:
         self._memory = memory
-        self.words: deque[tuple[str, str]] = deque()
+        self.words: deque[tuple[str, str, int]] = deque()
         self.answers: deque[tuple[str, str, tuple[int, ...]]] = deque()
         self.open: dict[str, tuple[int, ...]] = {}
 
     def begin(self, attempt: str) -> None:
         self.open[attempt] = ()
-        self.words.append(("begin", attempt))
+        self.words.append(("begin", attempt, 0))
 
     def push(self, attempt: str, first: int, num_blocks: int, content: Content) -> bool:
         """Write straight into the receiver's memory, unless the hand-off has ended."""
@@ -107,15 +125,15 @@ class Connection:
             return False
         for block in self.open[attempt][first : first + num_blocks]:
             self._memory[block] = content
-        self.words.append(("progress", attempt))
+        self.words.append(("progress", attempt, 0))
         return True
 
-    def last_word(self, word: str, attempt: str) -> bool:
+    def last_word(self, word: str, attempt: str, num_blocks: int = 0) -> bool:
         if self.open.pop(attempt, None) is None:
             return False
-        self.words.append((word, attempt))
+        self.words.append((word, attempt, num_blocks))
         return True
 
     def close(self) -> None:
         self.open.clear()
-        self.words.append(("end", ""))
+        self.words.append(("end", "", 0))

@@ -1,5 +1,5 @@
-"""Whatever order the world moves in, every request ends once with the tokens of an undisturbed run, and
-afterwards nobody holds anything."""
+"""Whatever order the world moves in and whatever is lost, every request ends once with the tokens of an
+undisturbed run, and afterwards nobody holds anything."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router.ports import Request
-from router.scheduling.commands import Emit, Fail, ProbePair, ReplaceWorker, Send
+from router.scheduling.commands import Emit, Fail, ProbePair, ReplaceWorker, Send, SetBack
 from router.scheduling.events import (
     Aborted,
     Arrived,
     Cancelled,
+    PairFailed,
     PairProven,
     SchedulerEvent,
     Tick,
@@ -26,6 +27,7 @@ from router.scheduling.events import (
     WorkerSaid,
     WorkerUp,
 )
+from router.scheduling.requests import Phase, RequestState, Setback
 from router.scheduling.scheduler import Limits, Scheduler
 from tests.property.simulated_decode import SimulatedDecode
 from tests.property.simulated_prefill import SimulatedPrefill
@@ -36,7 +38,15 @@ from twinpool.types import Pool, RowParams
 
 pytestmark = pytest.mark.timeout(400)  # a failure is made small for up to five minutes
 
-LIMITS = Limits(most_prompts=2, most_rows=3, overtake_s=1.0, reservation_ttl_s=4.0)
+LIMITS = Limits(
+    most_prompts=2,
+    most_rows=3,
+    overtake_s=1.0,
+    reservation_ttl_s=4.0,
+    most_attempts=2,
+    longest_request_s=3600.0,
+    stuck_after_s=5.0,
+)
 CANARY_TIMEOUT_S = 30.0
 CHOICE = st.integers(0, 1 << 16)
 SECONDS = st.sampled_from([0.0, 0.0, 0.25, 1.0, 2.0, 4.0])
@@ -44,20 +54,28 @@ PROMPT = st.tuples(
     st.integers(1, 7),
     st.builds(RowParams, max_tokens=st.integers(1, 5), ignore_eos=st.booleans()),
     st.none() | st.integers(0, 5),
+    st.sampled_from([None, None, None, 1.0, 6.0]),
 )
-"""Tokens of the prompt, parameters, and tokens before end of sequence."""
-WITH_LOAD = (m.Granted, m.Refused, m.PrefillEnded, m.Released, m.StepDone)
+"""Tokens of the prompt, parameters, tokens before end of sequence, and the deadline in seconds."""
+WITH_LOAD = (m.Granted, m.Refused, m.PrefillEnded, m.Released, m.StepDone, m.RowsPaused)
 OF_ATTEMPTS = (*WITH_LOAD, m.FirstToken, m.Written)
 MOST_ROUNDS = 400
+MOST_ACTIONS = 5000
+TICK_S = 0.5
+FAULTS = ["dies", "dies", "loses its session", "loses its connections", "stops", "fails a call"]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """The scheduler among simulated workers. shaken: a loss may not have come through everywhere yet."""
+    """The scheduler among simulated workers.
+
+    shaken: a loss may not have come through everywhere yet. leaving: by worker, what it was told to drop
+    and has not said to be gone. moved_at: by incarnation, when the router last heard that it moves.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        numbers = itertools.count(1)
-        self.scheduler = Scheduler(LIMITS, new_attempt=lambda: f"try-{next(numbers)}")
+        self.limits = LIMITS
+        self.scheduler = self.new_scheduler()
         self.now = 0.0
         self.shaken = False
         self.workers: dict[str, Worker] = {}
@@ -68,24 +86,45 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.prefilled: set[str] = set()
         self.admitted: set[str] = set()
         self.probes: deque[ProbePair] = deque()
-        self.proofs: deque[PairProven] = deque()
+        self.proofs: deque[PairProven | PairFailed] = deque()
+        self.leaving: dict[str, set[str]] = {}
+        self.moved_at: dict[str, tuple[int, float]] = {}
+        self.replacing: tuple[str, float] | None = None
+        self.ticked_at = 0.0
+        self.sockets = True
         self.canaries: dict[str, ProbePair] = {}
         self.heard: deque[WorkerSaid] = deque(maxlen=8)
 
+    def new_scheduler(self) -> Scheduler:
+        numbers = itertools.count(1)
+        return Scheduler(self.limits, new_attempt=lambda: f"try-{next(numbers)}")
+
     # The world's rules.
 
-    @initialize(prefill=st.integers(1, 2), decode=st.integers(1, 2), ready=st.booleans())
-    def start(self, prefill: int, decode: int, ready: bool) -> None:
+    @initialize(
+        prefill=st.integers(1, 2),
+        decode=st.integers(1, 2),
+        ready=st.booleans(),
+        sockets=st.booleans(),
+        most_attempts=st.sampled_from([1, 2, 4]),
+    )
+    def start(self, prefill: int, decode: int, ready: bool, sockets: bool, most_attempts: int) -> None:
+        self.limits = replace(LIMITS, most_attempts=most_attempts)
+        self.scheduler = self.new_scheduler()
+        self.sockets = sockets
+        self.tick()
         for worker_id in (*(f"p{n}" for n in range(prefill)), *(f"d{n}" for n in range(decode))):
             self.bring_up(worker_id)
         if ready:
             self.settle()
 
     @rule(prompts=st.lists(PROMPT, min_size=1, max_size=3))
-    def arrive(self, prompts: list[tuple[int, RowParams, int | None]]) -> None:
-        for num_prompt, params, num_tokens in prompts:
+    def arrive(self, prompts: list[tuple[int, RowParams, int | None, float | None]]) -> None:
+        for num_prompt, params, num_tokens, timeout_s in prompts:
             number = len(self.watched) + 1
-            self.submit(Request(f"r{number}", (number,) * num_prompt, params), Answer(number, num_tokens))
+            prompt_ids = (number,) * num_prompt
+            request = Request(f"r{number}", prompt_ids, params, timeout_s=timeout_s)
+            self.submit(request, Answer(number, num_tokens))
 
     @rule(
         num_actions=st.sampled_from([2, 8, 40]),
@@ -93,14 +132,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         stalled=st.none() | CHOICE,
         repeats=st.booleans(),
         seconds=SECONDS,
+        jumps=st.booleans(),
         replaces=st.booleans(),
     )
     def move(
-        self, num_actions: int, seed: int, stalled: int | None, repeats: bool, seconds: float, replaces: bool
+        self,
+        num_actions: int,
+        seed: int,
+        stalled: int | None,
+        repeats: bool,
+        seconds: float,
+        jumps: bool,
+        replaces: bool,
     ) -> None:
         """Messages are delivered, prompts read, rows stepped in any order; then time passes.
 
-        stalled: one worker stands still, and what it said is late.
+        stalled: one worker stands still for a while, and what it said is late. jumps: the router does.
         """
         order = random.Random(seed)
         still = None if stalled is None else self.some_worker(stalled)
@@ -109,8 +156,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                 order.choice(actions)()
             if repeats and self.heard and order.random() < 0.2:
                 self.say_again(order.choice(self.heard))
-        self.shaken = self.shaken and bool(self.actions())
-        self.let_time_pass(seconds)
+        about_to = any(worker.stopped or worker.fails_next for worker in self.workers.values())
+        self.shaken = self.shaken and (about_to or bool(self.actions()))
+        self.let_time_pass(seconds, at_once=jumps)
         if replaces:
             self.replace_lost_workers()
 
@@ -134,7 +182,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.feed(Aborted(name))
         assert self.watched[name].ended
 
-    @rule(choice=CHOICE, what=st.sampled_from(["dies", "loses its session", "loses its connections"]))
+    @rule(choice=CHOICE, what=st.sampled_from(FAULTS))
     def go_wrong(self, choice: int, what: str) -> None:
         worker = self.some_worker(choice)
         self.shake()
@@ -143,6 +191,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 worker.die()
             case "loses its session":
                 worker.lose_session()
+            case "stops":
+                worker.stopped = True
+            case "fails a call":
+                worker.fails_next = True
             case _ if isinstance(worker, SimulatedPrefill):
                 worker.break_connections()
 
@@ -154,8 +206,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert set(self.scheduler.requests) == expected
 
     @invariant()
-    def the_queue_is_in_order_of_first_arrival_after_canaries(self) -> None:
-        places = [(state.request.pair is None, state.arrival) for state in self.scheduler.queue]
+    def the_queue_is_in_order_of_first_arrival_after_canaries_and_resumed_requests(self) -> None:
+        places = [place(state) for state in self.scheduler.queue]
         assert places == sorted(places)
 
     @invariant()
@@ -181,18 +233,29 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.fleet.serves()
         for worker in self.scheduler.fleet.workers():
             assert not worker.charged
+            assert not worker.leaving
             assert self.workers[worker.worker_id].idle
-            if worker.pool is Pool.DECODE:
-                assert worker.load == m.LoadReport(blocks_free=NUM_BLOCKS)
+            assert replace(worker.load, progress=0) == m.LoadReport(blocks_free=NUM_BLOCKS)
 
     # How the world works.
 
-    def let_time_pass(self, seconds: float) -> None:
-        self.now += seconds
-        for decode in self.decodes.values():
-            if decode.alive:
-                decode.custody.expire()
+    def let_time_pass(self, seconds: float, *, at_once: bool) -> None:
+        step_s = seconds if at_once else min(seconds, TICK_S)
+        for _ in range(round(seconds / step_s) if seconds else 1):
+            self.now += step_s
+            for worker in self.lives:
+                if worker.alive and seconds:
+                    worker.time_passes()
+            self.tick()
+
+    def tick(self) -> None:
+        if self.now - self.ticked_at > 1.0:
+            self.moved_at = {life: (turns, self.now) for life, (turns, _) in self.moved_at.items()}
+        self.ticked_at = self.now
         self.feed(Tick())
+        for name in self.waiting_clients():
+            watched = self.watched[name]
+            assert self.now < watched.arrived_at + (watched.request.timeout_s or LIMITS.longest_request_s)
         for request_id in list(self.canaries):
             if self.now - self.watched[request_id].arrived_at >= CANARY_TIMEOUT_S:
                 self.leave(request_id)
@@ -201,12 +264,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Everything moves until nothing moves any more."""
         for _ in range(MOST_ROUNDS):
             self.replace_lost_workers()
-            while actions := self.actions():
+            for _ in range(MOST_ACTIONS):
+                if not (actions := self.actions()):
+                    break
                 actions[0]()
-            if not self.scheduler.requests and self.scheduler.fleet.serves():
+            else:
+                raise AssertionError("it goes round in circles")
+            if self.is_settled():
                 return
-            self.let_time_pass(0.5)
+            self.let_time_pass(TICK_S, at_once=True)
         raise AssertionError(f"still not settled: {list(self.scheduler.requests.values())}")
+
+    def is_settled(self) -> bool:
+        working = any(worker.stopped for worker in self.workers.values()) or self.lost_workers()
+        return not self.scheduler.requests and self.scheduler.fleet.serves() and not working
 
     def actions(self, stalled: Worker | None = None) -> list[Action]:
         """All that can happen next."""
@@ -223,6 +294,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         def hear() -> None:
             event = worker.events.popleft()
             if isinstance(event, Down):
+                self.leaving[worker.worker_id] = set()
                 self.feed(WorkerDown(worker.worker_id, worker.incarnation, "lost"))
                 return
             said = WorkerSaid(worker.worker_id, worker.incarnation, event)
@@ -244,12 +316,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         incarnation = f"{worker_id}-{len(self.lives)}"
         worker: Worker
         if worker_id.startswith("p"):
-            worker = SimulatedPrefill(worker_id, incarnation, self.model, self.decodes)
+            worker = SimulatedPrefill(worker_id, incarnation, self.model, self.decodes, closes=self.sockets)
         else:
             worker = SimulatedDecode(worker_id, incarnation, self.model, clock=lambda: self.now)
             self.decodes[incarnation] = worker
         self.workers[worker_id] = worker
         self.lives.append(worker)
+        self.leaving[worker_id] = set()
+        self.moved_at[incarnation] = (0, self.now)
+        if self.replacing is not None and self.replacing[0] == worker_id:
+            self.replacing = None
         self.feed(WorkerUp(worker_id, worker.hello()))
 
     def model(self, prompt: int, position: int) -> int:
@@ -305,6 +381,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def feed(self, event: SchedulerEvent) -> None:
         placed: list[Watched] = []
+        self.note(event)
+        candidates = self.may_make_room(event)
         for command in self.scheduler.handle(event, self.now):
             match command:
                 case Send(worker_id, worker_command):
@@ -315,15 +393,54 @@ class SchedulerMachine(RuleBasedStateMachine):
                         probe = self.canaries.pop(request_id)
                         self.proofs.append(PairProven(probe.prefill, probe.decode))
                 case Fail(request_id, error):
-                    self.watched[request_id].fail(error)
-                    self.canaries.pop(request_id, None)
+                    self.watched[request_id].fail(error, self.now, self.limits.most_attempts)
+                    if request_id in self.canaries:
+                        failed = self.canaries.pop(request_id)
+                        self.proofs.append(PairFailed(failed.prefill, failed.decode))
+                case SetBack(request_id, setback, resumed):
+                    if setback is Setback.PREEMPTED:
+                        assert candidates.pop() == request_id
+                        candidates.clear()
+                    self.watched[request_id].set_back(setback, self.limits.most_attempts, resumed=resumed)
                 case ProbePair():
                     self.probes.append(command)
-                case ReplaceWorker(worker_id, incarnation):
+                case ReplaceWorker(worker_id, incarnation, reason):
                     assert self.workers[worker_id].incarnation == incarnation
+                    if "stood still" in reason:
+                        self.check_stuck(worker_id, incarnation)
                     self.shake()
                     self.workers[worker_id].die()
         self.check_order(placed)
+
+    def note(self, event: SchedulerEvent) -> None:
+        """What the router hears now."""
+        if not isinstance(event, WorkerSaid) or event.incarnation not in self.moved_at:
+            return
+        message = event.message
+        load = message if isinstance(message, m.LoadReport) else getattr(message, "load", None)
+        if load is not None and load.progress != self.moved_at[event.incarnation][0]:
+            self.moved_at[event.incarnation] = (load.progress, self.now)
+        if isinstance(message, m.Released) and self.workers[event.worker_id].incarnation == event.incarnation:
+            self.leaving[event.worker_id].discard(message.attempt)
+
+    def may_make_room(self, event: SchedulerEvent) -> list[str]:
+        """Requests that a worker's paused rows may preempt, the one to take last."""
+        if not isinstance(event, WorkerSaid) or not isinstance(event.message, m.RowsPaused):
+            return []
+        if self.leaving[event.worker_id]:
+            return []
+        states = [
+            state
+            for state in self.scheduler.requests.values()
+            if state.decode_id == event.worker_id and state.phase is not Phase.QUEUED
+        ]
+        return [state.request_id for state in sorted(states, key=lambda state: state.arrival)[1:]]
+
+    def check_stuck(self, worker_id: str, incarnation: str) -> None:
+        """Only what has not moved for too long is replaced, and one after the other."""
+        assert self.now - self.moved_at[incarnation][1] > LIMITS.stuck_after_s
+        assert self.replacing is None or self.now - self.replacing[1] >= 60
+        self.replacing = (worker_id, self.now)
 
     def send(self, worker: Worker, command: m.Command, placed: list[Watched]) -> None:
         assert self.scheduler.fleet.worker(worker.worker_id) is not None
@@ -332,8 +449,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert attempt not in self.reserved | self.prefilled
                 self.reserved.add(attempt)
                 watched = self.watched_by_attempt(attempt)
-                request = watched.request
-                assert num_tokens == len(request.prompt_ids) + request.params.max_tokens
+                assert num_tokens == len(watched.request.prompt_ids) + len(watched.log) + 1
                 placed.append(watched)
             case m.Prefill(attempt, decode=decode):
                 assert attempt not in self.prefilled
@@ -348,6 +464,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert attempt in self.reserved & self.prefilled
                 assert attempt not in self.admitted
                 self.admitted.add(attempt)
+            case m.Revoke(attempt) | m.Evict(attempt):
+                self.leaving[worker.worker_id].add(attempt)
         if worker.alive and worker.session:
             worker.commands.append(command)
 
@@ -356,19 +474,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         return self.watched[next(state.request_id for state in states if state.attempt == attempt)]
 
     def check_order(self, placed: list[Watched]) -> None:
-        """The older of those placed at once goes first, and none that waits is overtaken without end."""
-        arrivals = {name: number for number, name in enumerate(self.watched)}
-        users = [each for each in placed if not each.is_canary]
-        places = [arrivals[each.request.request_id] for each in users]
+        """Those placed at once go in the queue's order, and none that waits is overtaken without end."""
+        names = [each.request.request_id for each in placed if not each.is_canary]
+        places = [place(self.scheduler.requests[name]) for name in names]
         assert places == sorted(places)
         for state in self.scheduler.queue:
             older = self.watched[state.request_id]
-            if older.is_canary or not any(arrivals[state.request_id] < place for place in places):
+            if older.is_canary or not any(place(state) < other for other in places):
                 continue
             if older.overtaken_at is None:
                 older.overtaken_at = self.now
             assert self.now - older.overtaken_at < LIMITS.overtake_s
 
 
+def place(state: RequestState) -> tuple[bool, bool, int]:
+    """Canaries, then resumed requests, then new ones; each by first arrival."""
+    return (state.request.pair is None, not state.log, state.arrival)
+
+
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestScheduler.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from router.ports import Output, Request
+from router.scheduling.requests import COUNTED, Setback
 from tests.property.simulated_workers import EOS
-from twinpool.errors import TwinpoolError, WorkerLost
+from twinpool.errors import DeadlineExceeded, TwinpoolError, WorkerLost
 from twinpool.types import FinishReason, RowParams
 
 
@@ -33,14 +34,17 @@ class Answer:
 class Watched:
     """One request and all that has been said about it.
 
-    may_fail: something was lost that it may have needed. overtaken_at: when a younger request was first
-    placed before it, while it waits.
+    may_fail: something was lost that it may have needed. num_failed: attempts that failed and were made
+    again. num_resumes: attempts made again with tokens. overtaken_at: when one behind it in the queue was
+    first placed before it, while it waits.
     """
 
     request: Request
     answer: Answer
     arrived_at: float
     may_fail: bool = False
+    num_failed: int = 0
+    num_resumes: int = 0
     log: list[int] = field(default_factory=list)
     ended: bool = False
     left: bool = False
@@ -67,6 +71,7 @@ class Watched:
         phases = (timing.queue_s, timing.prefill_s, timing.handoff_wait_s, timing.decode_s)
         assert all(seconds >= 0 for seconds in phases)
         assert sum(phases) == now - self.arrived_at
+        assert output.ending.num_resumes == self.num_resumes
         reason = output.ending.finish_reason
         if reason is FinishReason.ABORT:
             assert self.aborted
@@ -75,13 +80,29 @@ class Watched:
         assert self.log == whole
         assert reason is (FinishReason.STOP if self._stops(whole) else FinishReason.LENGTH)
 
-    def fail(self, error: TwinpoolError) -> None:
-        """It failed, which needs a reason."""
+    def set_back(self, setback: Setback, most_attempts: int, *, resumed: bool) -> None:
+        """An attempt is made again: with its tokens, if it had any; a failure needs a loss."""
+        assert not self.ended
+        assert not self.left
+        assert resumed == (bool(self.log) and setback is not Setback.REFUSED)
+        self.num_resumes += resumed
+        if setback in COUNTED:
+            assert self.may_fail, setback
+            assert not self.is_canary
+            self.num_failed += 1
+            assert self.num_failed < most_attempts
+
+    def fail(self, error: TwinpoolError, now: float, most_attempts: int) -> None:
+        """It failed: its deadline has passed, or all its attempts failed. A canary's first may."""
         assert not self.ended, "nothing follows the terminal event"
         assert not self.left, "nothing follows a cancel"
         self.ended = True
+        if isinstance(error, DeadlineExceeded):
+            assert self.request.timeout_s is not None
+            assert now >= self.arrived_at + self.request.timeout_s
+            return
         assert isinstance(error, WorkerLost)
-        assert self.may_fail or "reservation was gone" in error.message, error.message
+        assert self.is_canary or (self.may_fail and self.num_failed == most_attempts - 1), error.message
 
     def _stops(self, whole: list[int]) -> bool:
         return whole[-1] == EOS and not self.request.params.ignore_eos

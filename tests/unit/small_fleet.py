@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from router.ports import Output, Request
-from router.scheduling.commands import Emit, Fail, SchedulerCommand, Send
+from router.scheduling.commands import Emit, Fail, ReplaceWorker, SchedulerCommand, Send, SetBack
 from router.scheduling.events import (
     Arrived,
     PairProven,
@@ -16,7 +17,7 @@ from router.scheduling.events import (
     WorkerSaid,
     WorkerUp,
 )
-from router.scheduling.requests import Phase
+from router.scheduling.requests import Phase, Setback
 from router.scheduling.scheduler import Limits, Scheduler
 from twinpool import messages as m
 from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
@@ -32,8 +33,9 @@ def request(
     max_tokens: int = 4,
     prompt_ids: tuple[int, ...] = PROMPT,
     pair: tuple[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> Request:
-    return Request(request_id, prompt_ids, RowParams(max_tokens, seed=5), pair)
+    return Request(request_id, prompt_ids, RowParams(max_tokens, seed=5), pair, timeout_s)
 
 
 class SmallFleet:
@@ -137,12 +139,37 @@ class SmallFleet:
     def steps(self, *tokens: m.RowToken, worker_id: str = "d0") -> list[SchedulerCommand]:
         return self.says(worker_id, m.StepDone(1, tokens, 0.01, self.loads[worker_id]))
 
-    def brings(self, phase: Phase, *, max_tokens: int = 4) -> None:
+    def pauses(self, *attempts: str, worker_id: str = "d0") -> list[SchedulerCommand]:
+        """Rows found no block."""
+        return self.says(worker_id, m.RowsPaused(attempts, self.loads[worker_id]))
+
+    def beats(self, seconds: float, *alive: str, step_s: float = 0.0) -> list[SchedulerCommand]:
+        """Time passes in ticks of half a second, while these workers' engines move."""
+        commands: list[SchedulerCommand] = []
+        for _ in range(round(seconds / 0.5)):
+            for worker_id in alive:
+                load = self.loads[worker_id]
+                self.loads[worker_id] = replace(load, progress=load.progress + 1, step_s=step_s)
+                commands += self.says(worker_id, self.loads[worker_id])
+            commands += self.passes(0.5)
+        return commands
+
+    def decodes(self, name: str, number: int, *, worker_id: str = "d0", prefill_id: str = "p0") -> None:
+        """A request arrives and comes into the decode batch, as attempt number so-and-so."""
+        attempt = f"try-{number}"
+        self.arrives(request(name, max_tokens=9))
+        self.grants(attempt, worker_id)
+        self.reads(attempt=attempt, worker_id=prefill_id)
+        self.prefill_ends(m.PrefillOutcome.DONE, attempt, prefill_id)
+        self.steps(m.RowToken(attempt, 1, 22, None), worker_id=worker_id)
+        assert self.phase(name) is Phase.DECODING
+
+    def brings(self, phase: Phase, *, max_tokens: int = 4, timeout_s: float | None = None) -> None:
         """Request r comes as far as this phase, as try-1 on p0 and d0; its token log is then 21, 22."""
         if phase is Phase.QUEUED:
             for pair in self.scheduler.fleet.pairs():
                 pair.proven = False
-        self.arrives(request(max_tokens=max_tokens))
+        self.arrives(request(max_tokens=max_tokens, timeout_s=timeout_s))
         if phase in (Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING):
             self.grants()
         if phase in (Phase.HANDING_OFF, Phase.DECODING):
@@ -191,3 +218,13 @@ def reserved(commands: Sequence[SchedulerCommand]) -> list[tuple[str, str]]:
         for each in commands
         if isinstance(each, Send) and isinstance(each.command, m.Reserve)
     ]
+
+
+def setbacks(commands: Sequence[SchedulerCommand]) -> list[tuple[str, Setback, bool]]:
+    """(request, why, with tokens) of each attempt that was set back."""
+    return [(each.request_id, each.setback, each.resumed) for each in commands if isinstance(each, SetBack)]
+
+
+def replaced(commands: Sequence[SchedulerCommand]) -> list[str]:
+    """Workers that are to be replaced."""
+    return [each.worker_id for each in commands if isinstance(each, ReplaceWorker)]

@@ -97,8 +97,27 @@ def test_a_block_is_not_freed_twice(freed: tuple[int, ...]) -> None:
     pool, blocks = pool_with(Owner.ROW)
     if freed == blocks:
         pool.free(freed, "a", Owner.ROW)
-    with pytest.raises(IllegalTransfer, match="belongs to"):
+    before = pool.owners()
+    with pytest.raises(IllegalTransfer, match=r"belongs to|named twice"):
         pool.free(freed, "a", Owner.ROW)
+    assert pool.owners() == before
+
+
+def test_a_move_that_is_refused_for_one_block_moves_none() -> None:
+    pool, blocks = pool_with(Owner.RESERVATION)
+    pool.allocate(Owner.ROW, "b", 1)
+    before = pool.owners()
+    with pytest.raises(IllegalTransfer, match="belongs to"):
+        pool.transfer((*blocks, 2), "a", Owner.RESERVATION, Owner.ROW)
+    assert pool.owners() == before
+    assert (pool.count(Owner.RESERVATION), pool.count(Owner.ROW)) == (2, 1)
+
+
+def test_an_allocation_that_is_illegal_takes_no_block() -> None:
+    pool = BlockPool(2)
+    with pytest.raises(IllegalTransfer):
+        pool.allocate(Owner.QUARANTINE, "a", 1)
+    assert pool.allocate(Owner.ROW, "a", 2) == (0, 1)
 
 
 def test_owners_are_a_copy() -> None:

@@ -27,7 +27,7 @@ def batch_of(*attempts: str) -> Batch:
 
 def test_a_step_feeds_the_newest_token_and_draws_the_one_behind_it() -> None:
     step = row().next_step()
-    assert (step.token_id, step.position, step.block_table) == (11, 5, (6, 2))
+    assert (step.token_id, step.position, step.block_table) == (11, 5, [6, 2])
     assert (step.sample.position, step.sample.choice_index, step.sample.params.seed) == (6, 1, 3)
 
 

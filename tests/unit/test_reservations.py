@@ -26,6 +26,7 @@ from twinpool.types import RowParams
 
 A, WRITER, OTHER = "attempt", "writer", "other writer"
 NUM_BLOCKS, TOTAL_BLOCKS = 3, 8
+BLOCK_SIZE = 4
 TTL_S, REPORT_S = 30.0, 2.0
 FOREVER = 1e9
 ADMIT = Admit(A, 0, 5, (1,), RowParams(9))
@@ -38,7 +39,7 @@ class Bench:
 
     def __init__(self, stage: Stage | None = Stage.RESERVED) -> None:
         self.pool = BlockPool(TOTAL_BLOCKS)
-        self.held = Reservations(self.pool)
+        self.held = Reservations(self.pool, BLOCK_SIZE)
         if stage is None:
             return
         assert self.held.reserve(A, NUM_BLOCKS, WRITER, TTL_S, 0)
@@ -129,6 +130,64 @@ def test_a_reservation_is_all_or_nothing() -> None:
     assert not bench.held.reserve("b", TOTAL_BLOCKS - NUM_BLOCKS + 1, WRITER, TTL_S, 0)
     assert bench.owners() == {Owner.RESERVATION: NUM_BLOCKS}
     assert bench.held.reserve("b", TOTAL_BLOCKS - NUM_BLOCKS, WRITER, TTL_S, 0)
+
+
+@pytest.mark.parametrize("stage", HELD)
+def test_one_free_block_must_remain_for_each_row_and_for_nothing_else(stage: Stage) -> None:
+    bench = Bench(stage)
+    free = TOTAL_BLOCKS - NUM_BLOCKS
+    assert bench.held.reserve("b", free, WRITER, TTL_S, 0) == (stage is not Stage.ADMITTED)
+    if stage is Stage.ADMITTED:
+        assert bench.held.reserve("b", free - 1, WRITER, TTL_S, 0)
+
+
+# Rows grow.
+
+
+def test_a_row_grows_block_by_block_until_none_is_free() -> None:
+    bench = Bench(Stage.ADMITTED)
+    assert [bench.held.grow(A) for _ in range(6)] == [3, 4, 5, 6, 7, None]
+    assert bench.owners() == {Owner.ROW: TOTAL_BLOCKS}
+    (reservation,) = bench.held
+    assert reservation.blocks == tuple(range(TOTAL_BLOCKS))
+
+
+def test_a_row_that_has_grown_leaves_nothing_behind() -> None:
+    bench = Bench(Stage.ADMITTED)
+    bench.held.grow(A)
+    assert bench.held.evict(A)
+    assert bench.all_free
+
+
+@pytest.mark.parametrize("stage", [None, *(stage for stage in HELD if stage is not Stage.ADMITTED)])
+def test_only_a_row_grows(stage: Stage | None) -> None:
+    bench = Bench(stage)
+    owners = bench.owners()
+    assert bench.held.grow(A) is None
+    assert bench.owners() == owners
+
+
+# A cache that is too short.
+
+
+@pytest.mark.parametrize("admit_first", [False, True])
+@pytest.mark.parametrize(("num_prompt", "log", "needed"), [(8, (1,), 2), (9, (1,), 3), (8, (1, 2), 3)])
+def test_a_row_needs_a_cache_of_prompt_and_log_but_for_the_newest_token(
+    num_prompt: int, log: tuple[int, ...], needed: int, admit_first: bool
+) -> None:
+    for num_written in (needed - 1, needed):
+        bench = Bench(Stage.WRITING)
+        admit = Admit(A, 0, num_prompt, log, RowParams(9))
+        effects = bench.held.admit(admit, 1.0) if admit_first else []
+        effects += bench.held.written(A, WRITER, num_written, 1.0)
+        effects += [] if admit_first else bench.held.admit(admit, 1.0)
+        assert effects[0] == CacheWritten(A, num_written, 1.0)
+        if num_written == needed:
+            assert effects[1:] == [RowReady(admit, (0, 1, 2))]
+        else:
+            detail = f"only {num_written} of {needed} blocks were written"
+            assert effects[1:] == [gone(ReleaseReason.HANDOFF_FAILED, detail)]
+            assert bench.all_free
 
 
 @pytest.mark.parametrize("stage", HELD)
@@ -367,3 +426,18 @@ def test_a_retry_takes_new_blocks_while_the_old_ones_are_quarantined() -> None:
     assert bench.held.reserve("retry", NUM_BLOCKS, OTHER, TTL_S, 1.0)
     assert bench.held.begin("retry", OTHER, 1.0) == (3, 4, 5)
     assert bench.held.begin(A, WRITER, 1.0) is None
+
+
+@pytest.mark.parametrize("stage", HELD)
+def test_a_writer_that_is_gone_never_begins_and_what_it_began_waits_for_its_connections_end(
+    stage: Stage,
+) -> None:
+    bench = Bench(stage)
+    effects = bench.held.writer_gone(WRITER, 1.0)
+    if stage is Stage.RESERVED:
+        assert [type(effect) for effect in effects] == [Dropped]
+        assert bench.all_free
+    else:
+        assert effects == []
+        assert bench.held.stage(A) is stage
+    assert bench.held.writer_gone(OTHER, 1.0) == []

@@ -6,6 +6,8 @@ import pytest
 
 from router.gauges import SnapshotGauges
 from router.metrics import Metrics
+from router.scheduling.requests import Setback
+from router.series import RESUMES
 from tests.contract.router.fakes import SNAPSHOT, TIMING
 from twinpool.types import FinishReason, Pool, Timing, Usage
 
@@ -17,6 +19,7 @@ generation_tokens queue_time_seconds prefill_time_seconds handoff_wait_seconds d
 handoff_seconds handoff_bytes handoff_failures handoffs_in_flight leases_expired num_requests_running
 num_requests_waiting kv_blocks_used kv_blocks_cached kv_blocks_total kv_cache_usage_ratio batch_size
 step_duration_seconds iteration_tokens workers target_workers worker_restarts build cache_config
+preemptions resumes
 """
 
 
@@ -83,6 +86,25 @@ def test_a_request_that_ended_is_in_every_histogram_once(metrics: Metrics) -> No
     for name in ("request_duration", "queue_time", "prefill_time", "handoff_wait", "decode_time"):
         assert value(metrics, f"{name}_seconds_count") == 1
     assert value(metrics, "request_generation_tokens_sum") == 5
+
+
+def test_an_attempt_set_back_is_a_resume_if_it_had_tokens_and_a_preemption_if_it_made_room(
+    metrics: Metrics,
+) -> None:
+    metrics.set_back("preempted", resumed=True)
+    metrics.set_back("preempted", resumed=False)
+    metrics.set_back("worker_lost", resumed=True)
+    metrics.set_back("worker_lost", resumed=False)
+    metrics.set_back("something new", resumed=True)
+    assert value(metrics, "preemptions_total") == 2
+    assert value(metrics, "resumes_total", reason="preempted") == 1
+    assert value(metrics, "resumes_total", reason="worker_lost") == 1
+    assert value(metrics, "resumes_total", reason="handoff_failed") == 0
+    assert value(metrics, "resumes_total", reason="other") == 1
+
+
+def test_every_setback_that_may_resume_has_its_series() -> None:
+    assert {*RESUMES} == {each.value for each in Setback if each is not Setback.REFUSED} | {"other"}
 
 
 def test_a_step_is_measured_for_its_pool(metrics: Metrics) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from router.ports import Ending, Output
-from router.scheduling.commands import Emit, Send
+from router.scheduling.commands import Emit, Send, SetBack
 from router.scheduling.events import Aborted, Cancelled, PoolGivenUp, WorkerSaid
-from router.scheduling.requests import IllegalPhase, Phase, RequestState
+from router.scheduling.requests import IllegalPhase, Phase, RequestState, Setback
 from tests.unit.small_fleet import PROMPT, SmallFleet, emitted, failures, request, reserved, sent
 from twinpool import messages as m
 from twinpool.errors import PoolUnavailable, WorkerLost
@@ -23,7 +23,7 @@ LIVE = [phase for phase in Phase if phase is not Phase.ENDED]
 
 def test_a_request_lives_from_arrival_to_eviction() -> None:
     fleet = SmallFleet()
-    assert fleet.arrives(request()) == [Send("d0", m.Reserve("try-1", 9, "p0-1", 30.0))]
+    assert fleet.arrives(request()) == [Send("d0", m.Reserve("try-1", 6, "p0-1", 30.0))]
     assert fleet.grants() == [Send("p0", m.Prefill("try-1", 0, PROMPT, (), PARAMS, "d0-1"))]
     assert fleet.reads(21) == [
         Emit("r", Output(0, (21,))),
@@ -274,7 +274,8 @@ def test_a_request_whose_reservation_is_gone_is_prefilled_again_with_its_log(
     log = (21,) if phase is Phase.HANDING_OFF else ()
     assert fleet.releases(reason) == [
         Send("p0", m.CancelPrefill("try-1")),
-        Send("d0", m.Reserve("try-2", 9, "p0-1", 30.0)),
+        SetBack("r", Setback.EXPIRED, resumed=bool(log)),
+        Send("d0", m.Reserve("try-2", 6 + len(log), "p0-1", 30.0)),
     ]
     assert fleet.grants("try-2") == [Send("p0", m.Prefill("try-2", 0, PROMPT, log, PARAMS, "d0-1"))]
     commands = fleet.reads(22, attempt="try-2", position=len(log))
@@ -304,22 +305,15 @@ def test_a_resume_with_one_token_left_needs_no_decode_worker() -> None:
     fleet.brings(Phase.HANDING_OFF, max_tokens=2)
     commands = fleet.releases(ReleaseReason.EXPIRED)
     prefill = m.Prefill("try-2", 0, PROMPT, (21,), RowParams(2, seed=5), None)
-    assert commands == [Send("p0", m.CancelPrefill("try-1")), Send("p0", prefill)]
+    assert commands == [
+        Send("p0", m.CancelPrefill("try-1")),
+        SetBack("r", Setback.EXPIRED, resumed=True),
+        Send("p0", prefill),
+    ]
     (last,) = emitted(fleet.reads(22, FinishReason.LENGTH, attempt="try-2", position=1))
     assert last.ending is not None
     assert last.ending.workers == ServedBy("p0", None)
-
-
-def test_a_request_is_not_queued_again_for_ever() -> None:
-    fleet = SmallFleet()
-    fleet.brings(Phase.PREFILLING)
-    for number in range(1, 6):
-        assert failures(fleet.releases(ReleaseReason.EXPIRED, f"try-{number}")) == {}
-        fleet.prefill_ends(PrefillOutcome.STOPPED, f"try-{number}")
-        fleet.grants(f"try-{number + 1}")
-    commands = fleet.releases(ReleaseReason.EXPIRED, "try-6")
-    assert isinstance(failures(commands)["r"], WorkerLost)
-    assert fleet.forgot_everything()
+    assert last.ending.num_resumes == 1
 
 
 def test_a_refused_reservation_is_no_try_that_counts() -> None:
@@ -340,6 +334,17 @@ def test_a_given_up_pool_fails_what_waits_for_it() -> None:
         "b": "the decode pool has no worker",
     }
     assert all(isinstance(error, PoolUnavailable) for error in errors.values())
+    assert fleet.forgot_everything()
+
+
+def test_a_given_up_pool_fails_what_is_queued_later_too() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.DECODING)
+    fleet.feed(PoolGivenUp("the prefill pool has no worker"))
+    for commands in (fleet.arrives(request("late")), fleet.goes_down("d0")):
+        ((error,),) = [failures(commands).values()]
+        assert isinstance(error, PoolUnavailable)
+        assert reserved(commands) == []
     assert fleet.forgot_everything()
 
 

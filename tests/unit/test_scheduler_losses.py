@@ -1,14 +1,25 @@
-"""Workers and pairs come and go: who is told, which requests end typed, which are queued again."""
+"""Workers and pairs come and go: who is told, and how every request they worked on goes on."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from router.scheduling.commands import ProbePair, ReplaceWorker, Send
-from router.scheduling.events import PairProven, WorkerDown
+from router.scheduling.events import PairFailed, PairProven, WorkerDown
 from router.scheduling.fleet import PROBE_AGAIN_S
-from router.scheduling.requests import Phase
-from tests.unit.small_fleet import SmallFleet, emitted, failures, request, reserved, sent
+from router.scheduling.requests import Phase, Setback
+from tests.unit.small_fleet import (
+    LIMITS,
+    SmallFleet,
+    emitted,
+    failures,
+    request,
+    reserved,
+    sent,
+    setbacks,
+)
 from twinpool import messages as m
 from twinpool.errors import WorkerLost
 from twinpool.messages import PrefillOutcome, ReleaseReason
@@ -16,6 +27,7 @@ from twinpool.types import FinishReason, HandoffEndpoint
 
 JOIN = m.JoinPair("d0-1", HandoffEndpoint("socket of d0-1"))
 PROBE = ProbePair("p0", "d0", "p0-1", "d0-1")
+CANARY = request("canary", pair=("p0", "d0"))
 
 
 # A worker is lost.
@@ -30,7 +42,7 @@ def test_a_request_that_was_only_reserving_is_queued_again(lost: str) -> None:
     other = "d1" if lost == "d0" else "d0"
     assert reserved(commands)[0][1] == "try-2"
     if lost == "p0":
-        assert sent(commands, "d0")[0] == m.Revoke("try-1")
+        assert sent(commands, "d0")[:2] == [m.WriterGone("p0-1"), m.Revoke("try-1")]
         assert fleet.scheduler.requests["r"].prefill_id == "p1"
     else:
         assert reserved(commands) == [(other, "try-2")]
@@ -39,20 +51,30 @@ def test_a_request_that_was_only_reserving_is_queued_again(lost: str) -> None:
 @pytest.mark.parametrize(
     ("lost", "phase", "told"),
     [
-        ("p0", Phase.PREFILLING, [m.Revoke("try-1")]),
+        ("p0", Phase.PREFILLING, [m.WriterGone("p0-1"), m.Revoke("try-1")]),
         ("d0", Phase.PREFILLING, [m.LeavePair("d0-1"), m.CancelPrefill("try-1")]),
         ("d0", Phase.HANDING_OFF, [m.LeavePair("d0-1"), m.CancelPrefill("try-1")]),
         ("d0", Phase.DECODING, [m.LeavePair("d0-1")]),
     ],
 )
-def test_a_request_that_a_lost_worker_worked_on_fails_typed_and_leaves_the_other(
+def test_a_request_that_a_lost_worker_worked_on_is_queued_again_and_leaves_the_other(
     lost: str, phase: Phase, told: list[m.Command]
 ) -> None:
     fleet = SmallFleet()
     fleet.brings(phase)
     commands = fleet.goes_down(lost)
     assert sent(commands) == told
-    error = failures(commands)["r"]
+    assert failures(commands) == {}
+    assert setbacks(commands) == [("r", Setback.WORKER_LOST, phase is not Phase.PREFILLING)]
+    assert fleet.phase() is Phase.QUEUED
+    assert not fleet.scheduler.num_attempts
+
+
+@pytest.mark.parametrize("lost", ["p0", "d0"])
+def test_a_request_that_may_fail_no_more_ends_typed_in_the_words_of_the_loss(lost: str) -> None:
+    fleet = SmallFleet(limits=replace(LIMITS, most_attempts=1))
+    fleet.brings(Phase.PREFILLING)
+    error = failures(fleet.goes_down(lost))["r"]
     assert isinstance(error, WorkerLost)
     assert error.reason == "WORKER_LOST"
     assert lost in str(error)
@@ -66,7 +88,7 @@ def test_the_loss_of_a_prefill_worker_after_its_first_token_leaves_it_to_the_dec
 ) -> None:
     fleet = SmallFleet()
     fleet.brings(phase)
-    assert fleet.goes_down("p0") == []
+    assert fleet.goes_down("p0") == [Send("d0", m.WriterGone("p0-1"))]
     position = 1 if phase is Phase.HANDING_OFF else 2
     commands = fleet.steps(m.RowToken("try-1", position, 23, FinishReason.STOP))
     assert sent(commands) == [m.Evict("try-1")]
@@ -91,7 +113,9 @@ def test_the_loss_of_one_worker_leaves_other_pairs_requests_alone() -> None:
     fleet.grants("try-1", "d0")
     fleet.grants("try-2", "d1")
     commands = fleet.goes_down("d0")
-    assert list(failures(commands)) == ["a"]
+    assert setbacks(commands) == [("a", Setback.WORKER_LOST, False)]
+    assert reserved(commands) == [("d1", "try-3")]
+    assert fleet.scheduler.requests["a"].attempt == "try-3"
     assert fleet.phase("b") is Phase.PREFILLING
 
 
@@ -109,7 +133,7 @@ def test_the_pairs_of_a_lost_worker_go_with_it(lost: str) -> None:
     fleet.goes_down(lost)
     assert not fleet.scheduler.fleet.serves()
     assert fleet.arrives(request()) == []
-    assert fleet.passes(PROBE_AGAIN_S) == []
+    assert sent(fleet.passes(PROBE_AGAIN_S)) == []
 
 
 def test_a_replacement_starts_with_a_clean_slate() -> None:
@@ -129,30 +153,54 @@ def test_a_replacement_starts_with_a_clean_slate() -> None:
         for phase in (Phase.PREFILLING, Phase.HANDING_OFF)
     ],
 )
-def test_a_prefill_that_fails_fails_its_request_and_frees_the_decode_worker(
+def test_a_prefill_that_fails_sets_its_request_back_and_frees_the_decode_worker(
     outcome: PrefillOutcome, phase: Phase
 ) -> None:
     fleet = SmallFleet()
     fleet.brings(phase)
     commands = fleet.prefill_ends(outcome, detail="the reason")
-    assert str(failures(commands)["r"]) == f"prefill worker p0: {outcome}: the reason"
+    assert failures(commands) == {}
+    setback = Setback.ENGINE_FAILED if outcome is PrefillOutcome.FAILED else Setback.HANDOFF_FAILED
+    assert setbacks(commands) == [("r", setback, phase is Phase.HANDING_OFF)]
     freed = m.Revoke("try-1") if phase is Phase.PREFILLING else m.Evict("try-1")
-    assert sent(commands, "d0") == [freed]
+    assert sent(commands, "d0")[0] == freed
+    assert reserved(commands) == [("d0", "try-2")]
+
+
+@pytest.mark.parametrize("outcome", [PrefillOutcome.PAIR_LOST, PrefillOutcome.FAILED])
+def test_the_last_prefill_that_may_fail_says_why(outcome: PrefillOutcome) -> None:
+    fleet = SmallFleet(limits=replace(LIMITS, most_attempts=1))
+    fleet.brings(Phase.PREFILLING)
+    commands = fleet.prefill_ends(outcome, detail="the reason")
+    assert str(failures(commands)["r"]) == f"prefill worker p0: {outcome}: the reason"
+    assert sent(commands) == [m.CancelPrefill("try-1"), m.Revoke("try-1")]
     assert fleet.forgot_everything()
     assert fleet.num_charged == 0
 
 
 @pytest.mark.parametrize("reason", [ReleaseReason.HANDOFF_FAILED, ReleaseReason.FAILED])
 @pytest.mark.parametrize("phase", [Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING])
-def test_a_decode_worker_that_lets_an_attempt_go_fails_its_request(
+def test_a_decode_worker_that_lets_an_attempt_go_sets_its_request_back(
     phase: Phase, reason: ReleaseReason
 ) -> None:
     fleet = SmallFleet()
     fleet.brings(phase)
     commands = fleet.releases(reason, detail="the reason")
-    assert str(failures(commands)["r"]) == f"decode worker d0: {reason}: the reason"
-    assert sent(commands, "d0") == []
+    assert failures(commands) == {}
+    failed = reason is ReleaseReason.FAILED
+    setback = Setback.ENGINE_FAILED if failed else Setback.HANDOFF_FAILED
+    assert setbacks(commands) == [("r", setback, phase is not Phase.PREFILLING)]
+    assert [type(each) for each in sent(commands, "d0")] == [m.Reserve]
     assert sent(commands, "p0") == ([] if phase is Phase.DECODING else [m.CancelPrefill("try-1")])
+
+
+@pytest.mark.parametrize("reason", [ReleaseReason.HANDOFF_FAILED, ReleaseReason.FAILED])
+def test_the_last_decode_that_may_fail_says_why(reason: ReleaseReason) -> None:
+    fleet = SmallFleet(limits=replace(LIMITS, most_attempts=1))
+    fleet.brings(Phase.DECODING)
+    commands = fleet.releases(reason, detail="the reason")
+    assert str(failures(commands)["r"]) == f"decode worker d0: {reason}: the reason"
+    assert sent(commands) == []
     assert fleet.forgot_everything()
 
 
@@ -198,11 +246,49 @@ def test_a_pair_that_is_proven_again_starts_over_with_short_pauses() -> None:
 def test_a_pair_that_no_canary_proves_is_joined_and_probed_again() -> None:
     fleet = SmallFleet(joined=False)
     fleet.says("p0", m.PairJoined("d0-1", "shm"))
-    assert fleet.passes(PROBE_AGAIN_S - 1) == []
+    assert sent(fleet.passes(PROBE_AGAIN_S - 1)) == []
     assert fleet.passes(1) == [Send("p0", JOIN)]
     assert fleet.says("p0", m.PairJoined("d0-1", "shm")) == [PROBE]
     fleet.feed(PairProven("p0-1", "d0-1"))
-    assert fleet.passes(PROBE_AGAIN_S) == []
+    assert sent(fleet.passes(PROBE_AGAIN_S)) == []
+
+
+def test_a_pair_whose_canary_fails_is_joined_and_probed_again_after_ever_longer_pauses() -> None:
+    fleet = SmallFleet(joined=False)
+    for pause in (0.5, 1.0, 2.0, 5.0, 5.0):
+        assert fleet.says("p0", m.PairJoined("d0-1", "shm")) == [PROBE]
+        assert fleet.feed(PairFailed("p0-1", "d0-1")) == []
+        assert fleet.passes(pause - 0.25) == []
+        assert fleet.passes(0.25) == [Send("p0", JOIN)]
+    assert not fleet.scheduler.fleet.serves()
+
+
+def test_a_canary_that_failed_takes_no_users_request_through_its_pair() -> None:
+    fleet = SmallFleet(joined=False)
+    fleet.says("p0", m.PairJoined("d0-1", "shm"))
+    fleet.feed(PairFailed("p0-1", "d0-1"))
+    assert fleet.arrives(CANARY) == []
+    assert fleet.arrives(request()) == []
+
+
+@pytest.mark.parametrize("late", ["proven", "broken", "another life"])
+def test_a_canarys_failure_changes_nothing_for_a_pair_that_is_proven_or_gone(late: str) -> None:
+    fleet = SmallFleet(joined=False)
+    fleet.says("p0", m.PairJoined("d0-1", "shm"))
+    match late:
+        case "proven":
+            fleet.feed(PairProven("p0-1", "d0-1"))
+        case "broken":
+            fleet.says("p0", m.PairBroken("d0-1", "reset"))
+        case _:
+            fleet.goes_down("d0")
+            fleet.comes_up("d0")
+            fleet.says("p0", m.PairJoined("d0-2", "shm"))
+    assert fleet.feed(PairFailed("p0-1", "d0-1")) == []
+    (pair,) = fleet.scheduler.fleet.pairs()
+    assert pair.proven == (late == "proven")
+    assert pair.num_failures == (late == "broken")
+    assert bool(pair.transport) == (late != "broken")
 
 
 @pytest.mark.parametrize("late", ["broken", "never joined", "another life"])
@@ -235,13 +321,14 @@ def test_a_request_whose_pair_breaks_while_it_reserves_goes_through_another() ->
     assert fleet.grants("try-1", "d0") == []
 
 
-def test_a_request_whose_pair_breaks_while_it_is_read_fails_typed() -> None:
+def test_a_request_whose_pair_breaks_while_it_is_read_goes_on_through_another() -> None:
     fleet = SmallFleet(decode=2)
     fleet.brings(Phase.PREFILLING)
     assert fleet.says("p0", m.PairBroken("d0-1", "reset")) == []
     commands = fleet.prefill_ends(PrefillOutcome.PAIR_LOST)
-    assert isinstance(failures(commands)["r"], WorkerLost)
+    assert setbacks(commands) == [("r", Setback.HANDOFF_FAILED, False)]
     assert sent(commands, "d0") == [m.Revoke("try-1")]
+    assert reserved(commands) == [("d1", "try-2")]
 
 
 def test_a_broken_pair_leaves_the_rows_it_has_handed_off_alone() -> None:

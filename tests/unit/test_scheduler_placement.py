@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from router.scheduling.commands import SetBack
 from router.scheduling.events import PairProven
+from router.scheduling.requests import Setback
 from router.scheduling.scheduler import Limits
 from tests.unit.small_fleet import SmallFleet, failures, request, reserved, sent
 from twinpool import messages as m
@@ -12,6 +14,7 @@ from twinpool.messages import PrefillOutcome, ReleaseReason
 from twinpool.types import FinishReason
 
 CANARY = request("canary", pair=("p0", "d0"))
+LARGE = (1,) * 45
 
 
 def limits(*, most_prompts: int = 8, most_rows: int = 8) -> Limits:
@@ -34,7 +37,7 @@ def test_requests_wait_until_a_pair_is_proven_and_then_go_by_arrival() -> None:
 def test_a_refused_request_keeps_its_place() -> None:
     fleet = SmallFleet(limits=limits(most_rows=1))
     fleet.arrives(request("old"), request("young"))
-    assert fleet.refuses(free=0) == []
+    assert fleet.refuses(free=0) == [SetBack("old", Setback.REFUSED, resumed=False)]
     assert [state.request_id for state in fleet.scheduler.queue] == ["old", "young"]
     assert fleet.says("d0", m.LoadReport(blocks_free=1)) == []
     commands = fleet.says("d0", m.LoadReport(blocks_free=16))
@@ -46,13 +49,14 @@ def test_a_request_without_room_is_overtaken_for_a_second_and_then_no_more() -> 
     fleet = SmallFleet()
     fleet.loads["d0"] = m.LoadReport(blocks_free=6)
     fleet.says("d0", fleet.loads["d0"])
-    assert fleet.arrives(request("large", max_tokens=40)) == []  # 12 blocks
+    assert fleet.arrives(request("large", prompt_ids=LARGE)) == []  # 12 blocks
     assert reserved(fleet.arrives(request("small 1"))) == [("d0", "try-1")]
     fleet.passes(0.75)
     assert reserved(fleet.arrives(request("small 2"))) == [("d0", "try-2")]
     fleet.passes(0.25)
-    fleet.grants("try-1")
-    fleet.grants("try-2")
+    for attempt in ("try-1", "try-2"):
+        fleet.grants(attempt)
+        fleet.prefill_ends(PrefillOutcome.DONE, attempt)
     assert fleet.arrives(request("small 3")) == []
     assert fleet.says("d0", m.LoadReport(blocks_free=11)) == []
     assert reserved(fleet.says("d0", m.LoadReport(blocks_free=16))) == [("d0", "try-3"), ("d0", "try-4")]
@@ -69,7 +73,7 @@ def test_not_even_a_request_that_needs_no_decode_worker_overtakes_without_end() 
 
 def test_the_second_of_overtaking_counts_from_the_first_refusal_by_whichever_worker() -> None:
     fleet = SmallFleet(decode=2)
-    fleet.arrives(request("large", max_tokens=40))
+    fleet.arrives(request("large", prompt_ids=LARGE))
     fleet.passes(5)
     assert reserved(fleet.refuses("try-1", "d0", free=8)) == [("d1", "try-2")]
     fleet.passes(1)
@@ -84,9 +88,9 @@ def test_a_request_that_got_through_and_is_queued_again_may_be_overtaken_for_ano
     fleet.passes(1)
     fleet.says("d0", m.LoadReport(blocks_free=16))
     fleet.grants()
-    fleet.loads["d0"] = m.LoadReport(blocks_free=2)
+    fleet.loads["d0"] = m.LoadReport(blocks_free=1)
     assert reserved(fleet.releases(ReleaseReason.EXPIRED)) == []
-    assert reserved(fleet.arrives(request("small", max_tokens=2))) == [("d0", "try-2")]
+    assert reserved(fleet.arrives(request("small", prompt_ids=(1, 2, 3)))) == [("d0", "try-2")]
 
 
 def test_waiting_for_a_prefill_slot_is_no_reason_to_hold_others_back() -> None:
@@ -113,20 +117,27 @@ def test_a_request_queued_again_takes_its_old_place() -> None:
 # Room.
 
 
-def test_a_reservation_covers_prompt_and_answer_and_must_fit_what_is_free() -> None:
+def test_a_reservation_covers_prompt_and_one_token_and_must_fit_what_is_free() -> None:
     fleet = SmallFleet()
     fleet.says("d0", m.LoadReport(blocks_free=3))
-    assert fleet.arrives(request("too large", max_tokens=8)) == []  # 5 + 8 tokens: 4 blocks
-    (reserve,) = sent(fleet.arrives(request("fits", max_tokens=7)), "d0")
+    assert fleet.arrives(request("too large", prompt_ids=(1,) * 12)) == []  # 12 + 1 tokens: 4 blocks
+    (reserve,) = sent(fleet.arrives(request("fits", prompt_ids=(1,) * 11, max_tokens=40)), "d0")
     assert reserve == m.Reserve("try-1", 12, "p0-1", 30.0)
+
+
+@pytest.mark.parametrize(("free", "fits"), [(3, False), (4, True)])
+def test_one_free_block_must_remain_for_each_running_row(free: int, fits: bool) -> None:
+    fleet = SmallFleet()
+    fleet.says("d0", m.LoadReport(running=2, blocks_free=free))
+    assert bool(fleet.arrives(request("a"))) == fits  # 2 blocks
 
 
 def test_a_reservation_not_answered_yet_counts_as_taken() -> None:
     fleet = SmallFleet()
-    fleet.says("d0", m.LoadReport(blocks_free=5))
-    assert reserved(fleet.arrives(request("a"))) == [("d0", "try-1")]  # 3 blocks
+    fleet.says("d0", m.LoadReport(blocks_free=3))
+    assert reserved(fleet.arrives(request("a"))) == [("d0", "try-1")]  # 2 blocks
     assert fleet.arrives(request("b")) == []
-    fleet.loads["d0"] = m.LoadReport(waiting=1, blocks_free=3)
+    fleet.loads["d0"] = m.LoadReport(waiting=1, blocks_free=2)
     assert reserved(fleet.grants("try-1")) == [("d0", "try-2")]
 
 
@@ -172,6 +183,19 @@ def test_a_queued_request_is_tried_again_whenever_room_may_have_come(event: str)
             fleet.steps()
             commands = fleet.prefill_ends(PrefillOutcome.DONE, "earlier")
     assert reserved(commands) == [("d0", "try-1")]
+
+
+@pytest.mark.parametrize(("max_tokens", "decode_id"), [(11, "d0"), (12, "d1")])
+def test_a_request_is_not_placed_where_it_would_outgrow_the_whole_pool(
+    max_tokens: int, decode_id: str
+) -> None:
+    fleet = SmallFleet(decode=2)
+    fleet.goes_down("d0")
+    fleet.blocks = 4
+    fleet.comes_up("d0")
+    fleet.joins("p0", "d0")
+    fleet.says("d1", m.LoadReport(running=1, blocks_free=16))
+    assert reserved(fleet.arrives(request(max_tokens=max_tokens))) == [(decode_id, "try-1")]
 
 
 # Which pair.

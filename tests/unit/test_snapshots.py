@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from router.ports import PairView
 from router.snapshots import Roster, Seat, take_snapshot
-from tests.unit.small_fleet import SmallFleet, request
+from tests.unit.small_fleet import PROMPT, SmallFleet, request
 from twinpool import messages as m
 from twinpool.types import Pool, WorkerState
 
@@ -51,7 +53,11 @@ def test_the_queue_is_counted_in_requests_and_tokens() -> None:
     assert (snapshot.num_requests, snapshot.queue_requests, snapshot.queue_tokens) == (2, 2, 7)
 
 
-def test_a_canary_is_no_users_request() -> None:
-    fleet = SmallFleet()
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_canary_is_no_users_request(joined: bool) -> None:
+    fleet = SmallFleet(joined=joined)
     fleet.arrives(request("a"), request("canary", pair=("p0", "d0")))
-    assert take_snapshot("tiny", True, fleet.scheduler, roster("p0", "d0")).num_requests == 1
+    snapshot = take_snapshot("tiny", True, fleet.scheduler, roster("p0", "d0"))
+    assert snapshot.num_requests == 1
+    queue = (snapshot.queue_requests, snapshot.queue_tokens)
+    assert queue == ((0, 0) if joined else (1, len(PROMPT)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import islice
 
 
 class Owner(StrEnum):
@@ -58,8 +59,10 @@ class BlockPool:
         """Take free blocks for an attempt; None if there are not enough, and then none is taken."""
         if num_blocks > len(self._free):
             return None
-        blocks = tuple(self._free.popleft() for _ in range(num_blocks))
+        blocks = tuple(islice(self._free, num_blocks))
         self._change(blocks, (Owner.FREE, ""), (owner, attempt))
+        for _ in blocks:
+            self._free.popleft()
         return blocks
 
     def transfer(self, blocks: Sequence[int], attempt: str, source: Owner, target: Owner) -> None:
@@ -76,11 +79,15 @@ class BlockPool:
         return list(self._owner)
 
     def _change(self, blocks: Sequence[int], source: tuple[Owner, str], target: tuple[Owner, str]) -> None:
+        """All of them or, if one may not, none."""
         if (source[0], target[0]) not in LEGAL_TRANSFERS:
             raise IllegalTransfer(f"{source[0]} to {target[0]} is not a legal transfer")
         for block in blocks:
             if self._owner[block] != source:
                 raise IllegalTransfer(f"block {block} belongs to {self._owner[block]}, not to {source}")
+        if len(set(blocks)) < len(blocks):
+            raise IllegalTransfer(f"a block of {blocks} is named twice")
+        for block in blocks:
             self._owner[block] = target
         self._count[source[0]] -= len(blocks)
         self._count[target[0]] += len(blocks)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.blocks import BlockPool, Owner, blocks_for
 from twinpool.messages import Admit, ReleaseReason
 
 
@@ -53,7 +53,10 @@ class IllegalStage(RuntimeError):
 
 @dataclass(slots=True)
 class Reservation:
-    """One attempt's blocks on a decode worker. expires_at and since are on the caller's clock."""
+    """One attempt's blocks on a decode worker. expires_at and since are on the caller's clock.
+
+    num_written: blocks of cache that the writer says it has filled.
+    """
 
     attempt: str
     writer: str
@@ -63,6 +66,7 @@ class Reservation:
     stage: Stage = Stage.RESERVED
     since: float = 0.0
     admit: Admit | None = None
+    num_written: int = 0
     overdue_reported: bool = False
 
 
@@ -119,13 +123,14 @@ Effect = StopWriter | RowReady | Dropped | BlocksFreed | CacheWritten | WriterOv
 
 
 class Reservations:
-    """All reservations of one decode worker, over its block pool.
+    """All reservations of one decode worker, over its block pool. block_size: tokens that a block holds.
 
     Methods that return effects expect the caller to carry them out in order.
     """
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
         self._pool = pool
+        self._block_size = block_size
         self._held: dict[str, Reservation] = {}
 
     def __len__(self) -> int:
@@ -233,6 +238,7 @@ class Reservations:
             return self._leave_quarantine(held)
         began_at = held.since
         self._advance(held, Stage.WRITTEN, now)
+        held.num_written = num_blocks
         held.expires_at = now + held.ttl_s
         return [CacheWritten(attempt, num_blocks, now - began_at), *self._enter_if_complete(held, now)]
 
@@ -252,6 +258,14 @@ class Reservations:
         for held in list(self._held.values()):
             if held.writer == writer:
                 effects += self.stopped(held.attempt, writer, "the hand-off connection ended")
+        return effects
+
+    def writer_gone(self, writer: str, now: float) -> list[Effect]:
+        """The writer's process is gone: it will never begin what it has not begun."""
+        effects: list[Effect] = []
+        for held in list(self._held.values()):
+            if held.writer == writer and held.stage is Stage.RESERVED:
+                effects += self._drop(held, ReleaseReason.EXPIRED, "the prefill worker is gone", now)
         return effects
 
     # The clock.
@@ -280,6 +294,12 @@ class Reservations:
     def _enter_if_complete(self, held: Reservation, now: float) -> list[Effect]:
         if held.stage is not Stage.WRITTEN or held.admit is None:
             return []
+        # The newest token is not in the cache yet: the row's first step puts it there.
+        num_cached_tokens = held.admit.num_prompt_tokens + len(held.admit.output_ids) - 1
+        needed = blocks_for(num_cached_tokens, self._block_size)
+        if held.num_written < needed:
+            detail = f"only {held.num_written} of {needed} blocks were written"
+            return self._drop(held, ReleaseReason.HANDOFF_FAILED, detail, now)
         self._pool.transfer(held.blocks, held.attempt, Owner.RESERVATION, Owner.ROW)
         self._advance(held, Stage.ADMITTED, now)
         return [RowReady(held.admit, held.blocks)]

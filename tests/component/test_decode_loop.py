@@ -1,0 +1,173 @@
+"""The decode loop without a model: rows take blocks as they grow, and those that get none pause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from decode_worker.custody import Custody
+from decode_worker.loop import DecodeLoop, Message, Stop
+from twinpool.config import HandoffConfig
+from twinpool.engine.batch import DecodeRow
+from twinpool.engine.runner import Engine
+from twinpool.inbox import Inbox
+from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.layout import KvLayout
+from twinpool.messages import (
+    Admit,
+    Event,
+    Evict,
+    Released,
+    ReleaseReason,
+    Reserve,
+    RowsPaused,
+    RowToken,
+    StepDone,
+)
+from twinpool.pulse import Pulse
+from twinpool.types import RowParams
+
+LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=2, dtype="float32")
+WRITER = "p0-1"
+MOST_TURNS = 50
+
+
+class Bench:
+    """A loop over so many blocks of two tokens, whose engine draws each position as its token.
+
+    react: told every event; it may put messages into the inbox. stepped: attempts' positions, by step.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.inbox: Inbox[Message] = Inbox()
+        self.events: list[Event] = []
+        self.stepped: list[list[int]] = []
+        self.fails = False
+        self.pulse = Pulse()
+        self.custody = Custody(
+            self.pool,
+            LAYOUT,
+            HandoffConfig(),
+            self.pulse,
+            checksum=lambda block: block,
+            enter=self.inbox.post,
+            publish=self.publish,
+        )
+        self.storage = SimpleNamespace(layout=LAYOUT)
+        self.loop = DecodeLoop(
+            cast("Engine", self),
+            self.inbox,
+            self.custody,
+            self.pulse,
+            max_rows=8,
+            eos_token_ids=frozenset(),
+            publish=self.publish,
+        )
+
+    def publish(self, event: Event) -> None:
+        self.events.append(event)
+        self.react(event)
+
+    def react(self, event: Event) -> None:
+        if isinstance(event, RowsPaused) or len(self.events) > MOST_TURNS:
+            self.inbox.post(Stop())
+
+    def decode(self, rows: Sequence[DecodeRow]) -> list[int]:
+        """Engine: every row must have a block for the token that goes into the cache."""
+        if self.fails:
+            raise RuntimeError("as told")
+        for row in rows:
+            assert row.position < len(row.block_table) * LAYOUT.block_size
+        self.stepped.append([row.position for row in rows])
+        return [row.position + 1 for row in rows]
+
+    def write(self, attempt: str, num_prompt: int) -> None:
+        """The cache of a prompt comes in."""
+        self.custody.reserve(Reserve(attempt, num_prompt + 1, WRITER, 30.0))
+        blocks = self.custody.begin(WRITER, attempt)
+        assert blocks is not None
+        self.custody.written(WRITER, attempt, len(blocks), ())
+
+    def admit(self, attempt: str, num_prompt: int, max_tokens: int) -> None:
+        """The row may enter, with one token in its log."""
+        self.custody.admit(Admit(attempt, 0, num_prompt, (num_prompt,), RowParams(max_tokens)))
+        self.events.clear()
+
+    def tokens(self, attempt: str) -> list[RowToken]:
+        steps = [event for event in self.events if isinstance(event, StepDone)]
+        return [token for step in steps for token in step.tokens if token.attempt == attempt]
+
+    def paused(self) -> list[RowsPaused]:
+        return [event for event in self.events if isinstance(event, RowsPaused)]
+
+
+def test_a_row_takes_a_block_when_its_newest_token_needs_one_and_not_before() -> None:
+    bench = Bench(8)
+    bench.write("a", num_prompt=2)
+    bench.admit("a", num_prompt=2, max_tokens=6)
+    used: list[int] = []
+
+    def react(event: Event) -> None:
+        if isinstance(event, StepDone):
+            used.append(bench.pool.count(Owner.ROW))
+            if event.tokens[0].finish_reason:
+                bench.inbox.post(Stop())
+
+    bench.react = react  # type: ignore[method-assign]
+    bench.loop.run()
+    assert used == [2, 2, 3, 3, 4]
+    assert [token.token for token in bench.tokens("a")] == [3, 4, 5, 6, 7]
+    assert bench.paused() == []
+
+
+def test_a_row_without_a_block_pauses_while_the_others_go_on_and_resumes_where_it_was() -> None:
+    bench = Bench(4)
+    bench.write("a", num_prompt=2)
+    bench.write("b", num_prompt=3)
+    bench.admit("a", num_prompt=2, max_tokens=3)  # its two blocks hold all it will cache
+    bench.admit("b", num_prompt=3, max_tokens=4)  # needs a third one for its third token
+
+    def react(event: Event) -> None:
+        if isinstance(event, RowsPaused) and len(bench.tokens("a")) == 2:
+            bench.inbox.post(Evict("a"))
+        if len(bench.tokens("b")) == 3 or len(bench.events) > MOST_TURNS:
+            bench.inbox.post(Stop())
+
+    bench.react = react  # type: ignore[method-assign]
+    bench.loop.run()
+    assert bench.paused()
+    assert {paused.attempts for paused in bench.paused()} == {("b",)}
+    assert bench.paused()[0].load.blocks_free == 0
+    assert [token.position for token in bench.tokens("a")] == [1, 2]
+    assert [token.position for token in bench.tokens("b")] == [1, 2, 3]
+    assert [token.token for token in bench.tokens("b")] == [4, 5, 6]
+
+
+def test_if_all_rows_pause_nothing_is_stepped_and_it_is_said() -> None:
+    bench = Bench(2)
+    bench.write("a", num_prompt=3)
+    bench.admit("a", num_prompt=3, max_tokens=9)
+    bench.loop.run()
+    assert bench.stepped == [[3]]
+    assert {paused.attempts for paused in bench.paused()} == {("a",)}
+    assert bench.pulse.turns >= 2
+
+
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_a_step_that_fails_costs_its_rows_and_not_the_worker(num_rows: int) -> None:
+    bench = Bench(8)
+    for attempt in ("a", "b")[:num_rows]:
+        bench.write(attempt, num_prompt=2)
+        bench.admit(attempt, num_prompt=2, max_tokens=6)
+    bench.fails = True
+    bench.react = lambda event: bench.inbox.post(Stop())  # type: ignore[method-assign]
+    bench.loop.run()
+    assert [type(event) for event in bench.events] == [Released] * num_rows
+    for event in bench.events:
+        assert isinstance(event, Released)
+        assert (event.reason, event.detail) == (ReleaseReason.FAILED, "RuntimeError")
+    assert bench.pool.count(Owner.FREE) == 8

@@ -1,0 +1,349 @@
+"""Preempted, lost, expired: an attempt is set back, and the next one goes on with its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from router.scheduling.commands import SchedulerCommand, Send, SetBack
+from router.scheduling.events import Cancelled
+from router.scheduling.requests import COUNTED, Phase, Setback
+from tests.unit.small_fleet import (
+    LIMITS,
+    PROMPT,
+    SmallFleet,
+    emitted,
+    failures,
+    request,
+    reserved,
+    sent,
+    setbacks,
+)
+from twinpool import messages as m
+from twinpool.errors import WorkerLost
+from twinpool.messages import PrefillOutcome, ReleaseReason
+from twinpool.types import FinishReason, RowParams
+
+PLACED = [Phase.RESERVING, Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING]
+LOG = {Phase.RESERVING: (), Phase.PREFILLING: (), Phase.HANDING_OFF: (21,), Phase.DECODING: (21, 22)}
+Loss = Callable[[SmallFleet], Sequence[SchedulerCommand]]
+
+
+def dropped(commands: Sequence[SchedulerCommand]) -> list[m.Command]:
+    """What decode workers are told to let go."""
+    return [each for each in sent(commands) if isinstance(each, m.Revoke | m.Evict)]
+
+
+# Rows pause: the router makes room.
+
+
+def test_the_youngest_by_arrival_makes_room_and_is_queued_again() -> None:
+    fleet = SmallFleet()
+    for number, name in enumerate(("a", "b", "c"), 1):
+        fleet.decodes(name, number)
+    fleet.loads["d0"] = m.LoadReport(running=3)
+    assert fleet.pauses("try-1") == [
+        Send("d0", m.Evict("try-3")),
+        SetBack("c", Setback.PREEMPTED, resumed=True),
+    ]
+    assert fleet.phase("c") is Phase.QUEUED
+    assert [fleet.phase(name) for name in "ab"] == [Phase.DECODING] * 2
+
+
+def test_arrival_survives_resume_so_the_youngest_is_not_who_entered_last() -> None:
+    fleet = SmallFleet()
+    fleet.decodes("a", 1)
+    fleet.decodes("b", 2)
+    fleet.releases(ReleaseReason.FAILED, "try-1")
+    fleet.grants("try-3")
+    fleet.reads(23, attempt="try-3", position=2)
+    assert fleet.phase("a") is Phase.HANDING_OFF
+    assert dropped(fleet.pauses("try-2", "try-3")) == [m.Evict("try-2")]
+
+
+@pytest.mark.parametrize("phase", PLACED)
+def test_the_oldest_never_makes_room(phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    assert fleet.pauses("try-1") == []
+    assert fleet.phase() is phase
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"),
+    [
+        (Phase.RESERVING, [m.Revoke("try-2")]),
+        (Phase.PREFILLING, [m.CancelPrefill("try-2"), m.Revoke("try-2")]),
+        (Phase.HANDING_OFF, [m.CancelPrefill("try-2"), m.Evict("try-2")]),
+    ],
+)
+def test_what_is_only_on_its_way_makes_room_too(phase: Phase, told: list[m.Command]) -> None:
+    fleet = SmallFleet()
+    fleet.decodes("a", 1)
+    fleet.arrives(request("b"))
+    if phase is not Phase.RESERVING:
+        fleet.grants("try-2")
+    if phase is Phase.HANDING_OFF:
+        fleet.reads(attempt="try-2")
+    assert fleet.phase("b") is phase
+    assert sent(fleet.pauses("try-1")) == told
+
+
+def test_only_one_makes_room_at_a_time() -> None:
+    fleet = SmallFleet()
+    for number, name in enumerate(("a", "b", "c"), 1):
+        fleet.decodes(name, number)
+    fleet.loads["d0"] = m.LoadReport(running=3)
+    assert dropped(fleet.pauses("try-1")) == [m.Evict("try-3")]
+    assert fleet.pauses("try-1") == []
+    fleet.loads["d0"] = m.LoadReport(running=2)
+    fleet.releases(ReleaseReason.EVICTED, "try-3")
+    assert dropped(fleet.pauses("try-1")) == [m.Evict("try-2")]
+    fleet.releases(ReleaseReason.EVICTED, "try-2")
+    assert fleet.pauses("try-1") == []
+
+
+@pytest.mark.parametrize("way", ["evicted", "revoked"])
+def test_nobody_makes_room_while_a_cancelled_request_leaves(way: str) -> None:
+    fleet = SmallFleet()
+    for number, name in enumerate(("a", "b"), 1):
+        fleet.decodes(name, number)
+    if way == "evicted":
+        fleet.decodes("c", 3)
+    else:
+        fleet.arrives(request("c"))
+    assert len(dropped(fleet.feed(Cancelled("c")))) == 1
+    fleet.loads["d0"] = m.LoadReport(running=2)
+    assert fleet.pauses("try-1") == []
+    fleet.releases(ReleaseReason.EVICTED if way == "evicted" else ReleaseReason.REVOKED, "try-3")
+    assert dropped(fleet.pauses("try-1")) == [m.Evict("try-2")]
+
+
+def test_requests_of_another_decode_worker_are_left_alone() -> None:
+    fleet = SmallFleet(decode=2)
+    fleet.decodes("a", 1)
+    fleet.loads["d0"] = m.LoadReport(running=1, blocks_free=0)
+    fleet.steps(m.RowToken("try-1", 2, 23, None))
+    fleet.decodes("b", 2, worker_id="d1")
+    assert fleet.pauses("try-1") == []
+
+
+def test_what_made_room_goes_first_to_prefill_and_on_where_its_log_ended() -> None:
+    fleet = SmallFleet()
+    fleet.decodes("a", 1)
+    fleet.decodes("b", 2)
+    fleet.loads["d0"] = m.LoadReport(running=2)
+    fleet.pauses("try-1")
+    fleet.arrives(request("new"))
+    fleet.loads["d0"] = m.LoadReport(running=1, blocks_free=3)
+    assert reserved(fleet.releases(ReleaseReason.EVICTED, "try-2")) == [("d0", "try-3")]
+    params = RowParams(9, seed=5)
+    assert sent(fleet.grants("try-3"), "p0") == [m.Prefill("try-3", 0, PROMPT, (21, 22), params, "d0-1")]
+    commands = fleet.reads(23, attempt="try-3", position=2)
+    assert [output.token_ids for output in emitted(commands, "b")] == [(23,)]
+    assert sent(commands, "d0") == [m.Admit("try-3", 0, 5, (21, 22, 23), params)]
+
+
+def test_resumed_requests_go_before_new_ones_and_canaries_before_all() -> None:
+    fleet = SmallFleet()
+    fleet.loads["d0"] = m.LoadReport(blocks_free=6)
+    fleet.steps()
+    fleet.arrives(request("older", prompt_ids=(1,) * 45))  # no room for it
+    fleet.decodes("resumed", 1)
+    fleet.loads["d0"] = m.LoadReport()
+    fleet.steps()
+    fleet.arrives(request("younger"))
+    fleet.releases(ReleaseReason.EXPIRED, "try-1")
+    fleet.arrives(request("canary", pair=("p0", "d0")))
+    order = [state.request_id for state in fleet.scheduler.queue]
+    assert order == ["canary", "resumed", "older", "younger"]
+
+
+def test_two_that_resume_go_by_their_first_arrival() -> None:
+    fleet = SmallFleet()
+    fleet.decodes("a", 1)
+    fleet.decodes("b", 2)
+    fleet.loads["d0"] = m.LoadReport()
+    fleet.releases(ReleaseReason.EXPIRED, "try-2")
+    fleet.releases(ReleaseReason.EXPIRED, "try-1")
+    assert [state.request_id for state in fleet.scheduler.queue] == ["a", "b"]
+
+
+def test_a_preempted_attempts_late_words_are_dropped() -> None:
+    fleet = SmallFleet()
+    fleet.decodes("a", 1)
+    fleet.decodes("b", 2)
+    fleet.loads["d0"] = m.LoadReport(running=2)
+    fleet.pauses("try-1")
+    assert fleet.steps(m.RowToken("try-2", 2, 23, FinishReason.STOP)) == []
+    assert fleet.phase("b") is Phase.QUEUED
+
+
+# Every loss.
+
+LOSSES: dict[str, tuple[Loss, Setback, list[Phase]]] = {
+    "decode worker": (lambda fleet: fleet.goes_down("d0"), Setback.WORKER_LOST, PLACED[1:]),
+    "prefill worker": (lambda fleet: fleet.goes_down("p0"), Setback.WORKER_LOST, [Phase.PREFILLING]),
+    "hand-off": (
+        lambda fleet: fleet.releases(ReleaseReason.HANDOFF_FAILED),
+        Setback.HANDOFF_FAILED,
+        [Phase.PREFILLING, Phase.HANDING_OFF],
+    ),
+    "pair": (
+        lambda fleet: fleet.prefill_ends(PrefillOutcome.PAIR_LOST),
+        Setback.HANDOFF_FAILED,
+        [Phase.PREFILLING, Phase.HANDING_OFF],
+    ),
+    "prefill engine": (
+        lambda fleet: fleet.prefill_ends(PrefillOutcome.FAILED),
+        Setback.ENGINE_FAILED,
+        [Phase.PREFILLING, Phase.HANDING_OFF],
+    ),
+    "decode engine": (lambda fleet: fleet.releases(ReleaseReason.FAILED), Setback.ENGINE_FAILED, PLACED[1:]),
+    "expiry": (
+        lambda fleet: fleet.releases(ReleaseReason.EXPIRED),
+        Setback.EXPIRED,
+        [Phase.PREFILLING, Phase.HANDING_OFF],
+    ),
+    "refused begin": (
+        lambda fleet: fleet.prefill_ends(PrefillOutcome.REFUSED),
+        Setback.EXPIRED,
+        [Phase.PREFILLING, Phase.HANDING_OFF],
+    ),
+}
+EVERY_LOSS = [
+    pytest.param(loss, setback, phase, id=f"{name} while {phase}")
+    for name, (loss, setback, phases) in LOSSES.items()
+    for phase in phases
+]
+
+
+@pytest.mark.parametrize(("loss", "setback", "phase"), EVERY_LOSS)
+def test_a_request_goes_on_after_every_loss_in_every_phase(
+    loss: Loss, setback: Setback, phase: Phase
+) -> None:
+    fleet = SmallFleet(prefill=2, decode=2)
+    fleet.brings(phase)
+    commands = loss(fleet)
+    log = LOG[phase]
+    assert setbacks(commands) == [("r", setback, bool(log))]
+    assert failures(commands) == {}
+    ((decode_id, attempt),) = reserved(commands)
+    assert attempt == "try-2"
+    prefill_id = fleet.scheduler.requests["r"].prefill_id
+    (prefill,) = sent(fleet.grants(attempt, decode_id), prefill_id)
+    assert isinstance(prefill, m.Prefill)
+    assert (prefill.prompt_ids, prefill.output_ids) == (PROMPT, log)
+    last = fleet.reads(0, FinishReason.STOP, attempt=attempt, position=len(log), worker_id=prefill_id)
+    (output,) = emitted(last)
+    assert output.token_ids == (0,)
+    assert output.ending is not None
+    assert output.ending.num_resumes == bool(log)
+    assert fleet.forgot_everything()
+
+
+def test_the_same_loss_costs_no_second_attempt() -> None:
+    fleet = SmallFleet(decode=2)
+    fleet.brings(Phase.HANDING_OFF)
+    assert len(setbacks(fleet.releases(ReleaseReason.HANDOFF_FAILED))) == 1
+    assert setbacks(fleet.prefill_ends(PrefillOutcome.PAIR_LOST)) == []
+    assert setbacks(fleet.prefill_ends(PrefillOutcome.FAILED)) == []
+
+
+# So many attempts and no more.
+
+SETBACKS: dict[Setback, Callable[[SmallFleet, str], Sequence[SchedulerCommand]]] = {
+    Setback.HANDOFF_FAILED: lambda fleet, attempt: fleet.releases(ReleaseReason.HANDOFF_FAILED, attempt),
+    Setback.ENGINE_FAILED: lambda fleet, attempt: fleet.releases(ReleaseReason.FAILED, attempt),
+    Setback.EXPIRED: lambda fleet, attempt: fleet.releases(ReleaseReason.EXPIRED, attempt),
+}
+
+
+def test_failures_count_and_the_ordinary_life_does_not() -> None:
+    assert {Setback.WORKER_LOST, Setback.HANDOFF_FAILED, Setback.ENGINE_FAILED} == COUNTED
+
+
+@pytest.mark.parametrize("setback", [Setback.HANDOFF_FAILED, Setback.ENGINE_FAILED])
+@pytest.mark.parametrize("most_attempts", [1, 2, 4])
+def test_a_request_fails_typed_when_its_attempts_are_used_up(setback: Setback, most_attempts: int) -> None:
+    fleet = SmallFleet(limits=replace(LIMITS, most_attempts=most_attempts))
+    fleet.brings(Phase.PREFILLING)
+    for number in range(1, most_attempts):
+        assert failures(SETBACKS[setback](fleet, f"try-{number}")) == {}
+        fleet.prefill_ends(PrefillOutcome.STOPPED, f"try-{number}")
+        fleet.grants(f"try-{number + 1}")
+    commands = SETBACKS[setback](fleet, f"try-{most_attempts}")
+    assert isinstance(failures(commands)["r"], WorkerLost)
+    assert setbacks(commands) == []
+    assert fleet.forgot_everything()
+
+
+def test_expiries_and_preemptions_use_no_attempt_up() -> None:
+    fleet = SmallFleet(limits=replace(LIMITS, most_attempts=1))
+    fleet.decodes("a", 1)
+    fleet.arrives(request("r"))
+    for number in range(2, 20, 2):
+        fleet.grants(f"try-{number}")
+        commands = fleet.releases(ReleaseReason.EXPIRED, f"try-{number}")
+        assert reserved(commands) == [("d0", f"try-{number + 1}")]
+        fleet.prefill_ends(PrefillOutcome.STOPPED, f"try-{number}")
+        commands = fleet.pauses("try-1")
+        assert setbacks(commands) == [("r", Setback.PREEMPTED, False)]
+        commands = fleet.grants(f"try-{number + 1}")  # said before the revoke came
+        commands += fleet.releases(ReleaseReason.REVOKED, f"try-{number + 1}")
+        assert reserved(commands) == [("d0", f"try-{number + 2}")]
+
+
+def test_every_resume_is_told_at_the_end() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.DECODING, max_tokens=9)
+    for number in (1, 2):
+        fleet.releases(ReleaseReason.EXPIRED, f"try-{number}")
+        fleet.prefill_ends(PrefillOutcome.STOPPED, f"try-{number}")
+        fleet.grants(f"try-{number + 1}")
+        fleet.reads(30 + number, attempt=f"try-{number + 1}", position=1 + number)
+    commands = fleet.steps(m.RowToken("try-3", 4, 40, FinishReason.STOP))
+    (output,) = emitted(commands)
+    assert output.ending is not None
+    assert output.ending.num_resumes == 2
+
+
+def test_an_attempt_refused_between_two_is_no_resume() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.DECODING)
+    fleet.releases(ReleaseReason.EXPIRED)
+    commands = fleet.refuses("try-2", free=16)
+    assert setbacks(commands) == [("r", Setback.REFUSED, False)]
+    assert fleet.scheduler.requests["r"].num_resumes == 1
+
+
+# Canaries are there to find faults.
+
+
+@pytest.mark.parametrize(("loss", "setback", "phase"), EVERY_LOSS)
+def test_a_canary_fails_at_its_first_failed_attempt(loss: Loss, setback: Setback, phase: Phase) -> None:
+    fleet = SmallFleet()
+    fleet.arrives(request("canary", pair=("p0", "d0")))
+    fleet.grants()
+    if phase is not Phase.PREFILLING:
+        fleet.reads(21)
+    if phase is Phase.DECODING:
+        fleet.steps(m.RowToken("try-1", 1, 22, None))
+    commands = loss(fleet)
+    if setback not in COUNTED:
+        assert failures(commands) == {}  # only its reservation is gone: it is tried again
+        return
+    assert isinstance(failures(commands)["canary"], WorkerLost), setback
+    assert setbacks(commands) == []
+    assert fleet.forgot_everything()
+
+
+def test_a_canary_that_finds_no_room_waits_for_it() -> None:
+    fleet = SmallFleet()
+    fleet.arrives(request("canary", pair=("p0", "d0")))
+    commands = fleet.refuses(free=0)
+    assert failures(commands) == {}
+    assert fleet.phase("canary") is Phase.QUEUED
+    assert reserved(fleet.says("d0", m.LoadReport(blocks_free=16))) == [("d0", "try-2")]
