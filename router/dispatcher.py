@@ -95,6 +95,7 @@ class RunningDispatcher:
         """Queue a request; see `Dispatcher.submit`."""
         if request.pair is None:
             self._check_open()
+            self._check_queue(len(request.prompt_ids))
         if request.request_id in self._streams:
             raise DuplicateRequestId(f"request {request.request_id!r} is in flight")
         stream = OutputStream(left=lambda: self._left(request.request_id))
@@ -164,10 +165,17 @@ class RunningDispatcher:
             raise PoolUnavailable(self._given_up)
         if not self._roster.has_served:
             raise PoolUnavailable("no prefill-decode pair is ready yet", retry_after_s=1.0)
-        limit = self._config.router.queue_max_requests
-        if self.scheduler.queue.num_requests >= limit:
-            retry_after_s = self._observations.seconds_per_start()
-            raise QueueFull(f"{limit} requests wait already, which is the limit", retry_after_s=retry_after_s)
+
+    def _check_queue(self, num_tokens: int) -> None:
+        """Refuse what the queue has no room for; an empty queue takes any one request."""
+        queue, limits = self.scheduler.queue, self._config.router
+        if queue.num_requests >= limits.queue_max_requests:
+            full = f"{limits.queue_max_requests} requests wait already, which is the limit"
+        elif queue.num_requests and queue.num_tokens + num_tokens > limits.queue_max_tokens:
+            full = f"{queue.num_tokens} prompt tokens wait already; the limit is {limits.queue_max_tokens}"
+        else:
+            return
+        raise QueueFull(full, retry_after_s=self._observations.seconds_per_start())
 
     def _left(self, request_id: str) -> None:
         if self._streams.pop(request_id, None) is not None:
