@@ -39,7 +39,11 @@ class RunningSystem:
 
     def start(self) -> RunningSystem:
         self._thread.start()
-        self.system = self._ready.result(START_TIMEOUT_S)
+        try:
+            self.system = self._ready.result(START_TIMEOUT_S)
+        except BaseException:
+            self._end()
+            raise
         self.client = Client(str(self.system.inference))
         self.operations = OperationsClient(str(self.system.operations))
         return self
@@ -50,11 +54,13 @@ class RunningSystem:
             return
         self.client.close()
         self.operations.close()
-        assert self._loop is not None
-        assert self._leave is not None
-        self._loop.call_soon_threadsafe(self._leave.set)
-        self._thread.join(STOP_TIMEOUT_S)
+        self._end()
         assert not self._thread.is_alive()
+
+    def _end(self) -> None:
+        if self._loop is not None and self._leave is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._leave.set)
+        self._thread.join(STOP_TIMEOUT_S)
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the system's event loop, where all its state belongs."""
@@ -77,7 +83,8 @@ class RunningSystem:
         try:
             system = ServingSystem(self.config, self.model, self._cluster, lambda _: None)
             async with system.running():
-                assert await system.wait_until_ready(self._leave)
+                if not await system.wait_until_ready(self._leave):
+                    return
                 self._ready.set_result(system)
                 await self._leave.wait()
         except BaseException as error:

@@ -26,5 +26,10 @@ def set_ray_environment() -> None:
     # address here too, and listens on loopback alone.
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_kill_worker_timeout_milliseconds", KILL_TIMEOUT_MS)
+    # Ray's default of 15 starves workers as soon as anything else on the machine computes: with three busy
+    # processes beside them on two cores, four workers were not up after 88 s.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    # A call after the cluster's end must fail, not start another cluster behind everybody's back.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
