@@ -36,6 +36,8 @@ from twinpool.messages import (
     ReleaseReason,
     Reserve,
     RowsPaused,
+    RowToken,
+    StepDone,
     Written,
 )
 from twinpool.pulse import Pulse
@@ -136,7 +138,18 @@ class Custody:
 
     def report_paused(self, attempts: tuple[str, ...]) -> None:
         """Rows wait for a block: the router makes room."""
-        self._publish(RowsPaused(attempts, self.load()))
+        with self.lock:
+            self._publish(RowsPaused(attempts, self.load()))
+
+    def report_step(self, step: int, tokens: tuple[RowToken, ...], step_s: float) -> None:
+        """One step is done. Under the lock, so that no newer count is overtaken by an older one."""
+        with self.lock:
+            self._publish(StepDone(step, tokens, step_s, self.load()))
+
+    def report_load(self) -> None:
+        """The counts now."""
+        with self.lock:
+            self._publish(self.load())
 
     def evict(self, attempt: str, reason: ReleaseReason, detail: str = "") -> None:
         """Free a row's blocks, now that it has left the batch."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from decode_worker.batch import Batch, Row, apply_tokens
@@ -19,7 +18,7 @@ from decode_worker.custody import Custody
 from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.reservations import RowReady
-from twinpool.messages import Event, Evict, ReleaseReason, StepDone
+from twinpool.messages import Evict, ReleaseReason
 from twinpool.pulse import Pulse
 
 log = logging.getLogger(__name__)
@@ -51,7 +50,6 @@ class DecodeLoop:
         *,
         max_rows: int,
         eos_token_ids: frozenset[int],
-        publish: Callable[[Event], None],
     ) -> None:
         self._engine = engine
         self._inbox = inbox
@@ -60,7 +58,6 @@ class DecodeLoop:
         self._block_size = engine.storage.layout.block_size
         self._max_rows = max_rows
         self._eos_token_ids = eos_token_ids
-        self._publish = publish
         self._batch = Batch()
         self._num_steps = 0
         self._stopping = False
@@ -123,4 +120,4 @@ class DecodeLoop:
         row_tokens = apply_tokens(rows, tokens, self._eos_token_ids)
         self._num_steps += 1
         self._pulse.step_s = time.monotonic() - started
-        self._publish(StepDone(self._num_steps, row_tokens, self._pulse.step_s, self._custody.load()))
+        self._custody.report_step(self._num_steps, row_tokens, self._pulse.step_s)

@@ -140,7 +140,6 @@ class DecodeWorker:
             self._pulse,
             max_rows=self._spec.engine.max_batch_rows,
             eos_token_ids=eos_token_ids,
-            publish=self.session.publish,
         )
 
     def _run(self, work: Callable[[], None]) -> None:
@@ -154,7 +153,7 @@ class DecodeWorker:
 
     def _report(self) -> None:
         while not self._leaving.wait(REPORT_INTERVAL_S):
-            self.session.publish(self.custody.load())
+            self.custody.report_load()
 
     def _expire(self) -> None:
         while not self._leaving.wait(EXPIRY_INTERVAL_S):

@@ -53,8 +53,8 @@ class PrefillWorker:
         )
         self._leaving = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run_engine, name="engine", daemon=True),
-            threading.Thread(target=self._report, name="report", daemon=True),
+            threading.Thread(target=self._run, args=(self._loop.run,), name="engine", daemon=True),
+            threading.Thread(target=self._run, args=(self._report,), name="report", daemon=True),
         ]
 
     def start(self) -> int:
@@ -109,13 +109,14 @@ class PrefillWorker:
         while not self._leaving.wait(REPORT_INTERVAL_S):
             self.session.publish(self._loop.load())
 
-    def _run_engine(self) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
+        """A thread without which this worker is none: the router must hear if it fails."""
         try:
-            self._loop.run()
+            work()
         except Exception:
-            # Without it this worker is none: the router must hear.
-            log.exception("the engine thread failed")
-            self.session.fail("its engine thread failed")
+            name = threading.current_thread().name
+            log.exception("the %s thread failed", name)
+            self.session.fail(f"its {name} thread failed")
 
     def _connect_with(self, connect: Connector) -> Callable[[JoinPair, SenderEvents], HandoffSender]:
         def connect_to(command: JoinPair, events: SenderEvents) -> HandoffSender:

@@ -193,7 +193,8 @@ class RunningDispatcher:
     def _carry_out(self, command: SchedulerCommand) -> None:
         match command:
             case Send(worker_id, worker_command):
-                self._observations.sent(worker_command, self._clock())
+                waiting = self.scheduler.queue.num_requests > 0
+                self._observations.sent(worker_command, self._clock(), waiting=waiting)
                 self._sessions[worker_id].send(worker_command)
             case Emit(request_id, output):
                 self._emit(request_id, output)
@@ -222,8 +223,10 @@ class RunningDispatcher:
             del self._streams[request_id]
 
     async def _prove(self, pair: ProbePair) -> None:
-        if self.probe is None:
-            return
-        passed = await self.probe(pair)
+        passed = False
+        try:
+            passed = self.probe is not None and await self.probe(pair)
+        except Exception:
+            log.exception("a canary from %s to %s broke", pair.prefill_id, pair.decode_id)
         outcome = PairProven if passed else PairFailed
         self._feed(outcome(pair.prefill, pair.decode))

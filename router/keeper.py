@@ -10,7 +10,7 @@ A worker that fails to become ready crash_loop_limit times in a row is given up.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import logging
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ Progress = Callable[[str], None]
 class PoolKeeper:
     """Fills the seats of a roster through a launcher.
 
-    failed: set to the reason once a seat was given up.
+    failed: set to the reason once a seat was given up. broken: called if a bug ends the keeping of a seat.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class PoolKeeper:
         roster: Roster,
         metrics: Metrics,
         progress: Progress,
+        broken: Callable[[BaseException], None],
     ) -> None:
         self._config = config
         self._launcher = launcher
@@ -53,8 +54,10 @@ class PoolKeeper:
         self._roster = roster
         self._metrics = metrics
         self._progress = progress
+        self._broken = broken
         self._running: dict[str, StartedWorker] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._kills: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         for pool, size in ((Pool.PREFILL, config.prefill), (Pool.DECODE, config.decode)):
             for index in range(size):
@@ -72,6 +75,8 @@ class PoolKeeper:
         worker = self._running.get(command.worker_id)
         if worker is not None and worker.incarnation == command.incarnation:
             task = asyncio.create_task(self._launcher.kill(worker))
+            self._kills.add(task)
+            task.add_done_callback(self._kills.discard)
             task.add_done_callback(_log_failure)
 
     async def stop(self) -> None:
@@ -122,7 +127,7 @@ class PoolKeeper:
         blocks, size = hello.blocks_total, hello.block_size
         self._progress(f"{seat.worker_id} is up: {blocks} blocks, {blocks * size} tokens")
         self._dispatcher.worker_up(seat.worker_id, hello, session)
-        listener = _Listener(self._dispatcher, worker)
+        listener = functools.partial(self._dispatcher.worker_said, worker.worker_id, worker.incarnation)
         ends = [
             asyncio.create_task(session.run(listener)),
             asyncio.create_task(self._launcher.wait_for_exit(worker)),
@@ -135,8 +140,8 @@ class PoolKeeper:
             self._dispatcher.worker_down(seat.worker_id, worker.incarnation, "the worker is gone")
             for task in ends:
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            # Gathered, not awaited one by one: our own cancellation must get through.
+            await asyncio.gather(*ends, return_exceptions=True)
         return was_ready, reason
 
     def _was_ready(self, worker_id: str) -> bool:
@@ -147,8 +152,7 @@ class PoolKeeper:
         """A bug in the keeping of a seat must not leave it empty in silence."""
         if not task.cancelled() and (error := task.exception()):
             log.error("a seat is kept no more", exc_info=error)
-            if not self.failed.done():
-                self.failed.set_result(f"internal error: {error!r}")
+            self._broken(error)
 
     def _give_up(self, seat: Seat, reason: str) -> None:
         message = f"{seat.pool} worker {seat.worker_id} failed too often: {reason}"
@@ -159,17 +163,6 @@ class PoolKeeper:
             self._dispatcher.give_up(f"the {seat.pool} pool has no worker: {message}")
         if not self.failed.done():
             self.failed.set_result(message)
-
-
-class _Listener:
-    """Passes one worker's events on to the dispatcher."""
-
-    def __init__(self, dispatcher: RunningDispatcher, worker: StartedWorker) -> None:
-        self._dispatcher = dispatcher
-        self._worker = worker
-
-    def __call__(self, event: object) -> None:
-        self._dispatcher.worker_said(self._worker.worker_id, self._worker.incarnation, event)  # type: ignore[arg-type]
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

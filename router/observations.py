@@ -60,13 +60,15 @@ class Observations:
         """A request ended without an ending."""
         self._seen.pop(request_id, None)
 
-    def sent(self, command: Command, now: float) -> None:
-        """A worker is told something."""
-        if isinstance(command, Prefill):
-            if self._prefill_at is not None:
-                interval = now - self._prefill_at
-                self._seconds_per_start += SMOOTHING * (interval - self._seconds_per_start)
-            self._prefill_at = now
+    def sent(self, command: Command, now: float, *, waiting: bool) -> None:
+        """A worker is told something. waiting: whether requests still queue behind it."""
+        if not isinstance(command, Prefill):
+            return
+        if self._prefill_at is not None:
+            interval = now - self._prefill_at
+            self._seconds_per_start += SMOOTHING * (interval - self._seconds_per_start)
+        # With an empty queue the time to the next one says how few come, not how fast they go.
+        self._prefill_at = now if waiting else None
 
     def seconds_per_start(self) -> float:
         """How long it takes, of late, until one request leaves the queue: an honest time to try again."""

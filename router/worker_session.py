@@ -81,5 +81,10 @@ class WorkerSession:
     async def _write(self, call: grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]) -> None:
         # A write fails only when the session has ended, which the reader hears too, and says.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            while True:
-                await call.write(command_to_pb(await self._outgoing.get()))
+            try:
+                while True:
+                    await call.write(command_to_pb(await self._outgoing.get()))
+            except (TypeError, ValueError):
+                # A command that cannot be written: a session that says nothing more must not look well.
+                log.exception("a command could not be sent")
+                call.cancel()

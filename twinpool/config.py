@@ -89,7 +89,7 @@ class RouterConfig:
     max_request_s: float = 3600.0
     """Longest life of a request, whatever its client's deadline."""
     stuck_after_s: float = 5.0
-    """Seconds without progress after which a worker is replaced; ten of its own steps, if they are longer."""
+    """Seconds without progress after which a worker is replaced, at least 2; or ten of its own steps."""
     overtake_s: float = 1.0
     """Seconds that younger requests may overtake one for which no decode worker had room."""
     slow_reader_s: float = 60.0
@@ -107,6 +107,8 @@ class RouterConfig:
             _require(getattr(self, name) >= 1, f"{name.replace('_', '-')} must be at least 1")
         for name in ("overtake_s", "grace_s"):
             _require(getattr(self, name) >= 0, f"{name.replace('_', '-')} must not be negative")
+        # Idle workers report once a second.
+        _require(self.stuck_after_s >= 2, f"stuck-after-s must be at least 2, not {self.stuck_after_s:g}")
         for name in ("slow_reader_s", "start_timeout_s", "max_request_s", "stuck_after_s"):
             _require(getattr(self, name) > 0, f"{name.replace('_', '-')} must be positive")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twinpool.engine.fingerprint import layout_fingerprint
-from twinpool.engine.runner import Engine, set_threads
+from twinpool.engine.runner import Engine, cache_layout, set_threads
 from twinpool.errors import StartFailed
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
@@ -51,7 +51,7 @@ def load_worker_engine(spec: WorkerSpec, *, shared: bool) -> WorkerEngine:
     """
     set_threads(spec.threads)
     model = PreparedModel.load(Path(spec.model_folder))
-    layout = layout_of(model, spec)
+    layout = cache_layout(model.config, block_size=spec.engine.block_size, dtype=spec.dtype)
     num_blocks = layout.num_blocks(spec.engine.kv_memory_mib * MIB)
     if num_blocks < 1:
         raise StartFailed(
@@ -63,17 +63,6 @@ def load_worker_engine(spec: WorkerSpec, *, shared: bool) -> WorkerEngine:
     fingerprint = layout_fingerprint(layout, weights_digest=model.digest, rope_theta=model.config.rope_theta)
     identity = Identity(spec.incarnation, spec.secret, fingerprint)
     return WorkerEngine(engine, storage, identity, frozenset(model.eos_token_ids), descriptor)
-
-
-def layout_of(model: PreparedModel, spec: WorkerSpec) -> KvLayout:
-    """The cache layout of this model in this worker."""
-    return KvLayout(
-        num_layers=model.config.num_layers,
-        num_kv_heads=model.config.num_kv_heads,
-        head_dim=model.config.head_dim,
-        block_size=spec.engine.block_size,
-        dtype=spec.dtype,
-    )
 
 
 def _allocate(layout: KvLayout, num_blocks: int, shared: bool) -> tuple[KvStorage, int | None]:

@@ -65,7 +65,6 @@ class Bench:
             self.pulse,
             max_rows=8,
             eos_token_ids=frozenset(),
-            publish=self.publish,
         )
 
     def publish(self, event: Event) -> None:

@@ -44,14 +44,17 @@ class RayLauncher:
         """See `Launcher.start`. Loading is bounded by start_timeout_s."""
         incarnation = f"{worker_id}-{secrets.token_hex(6)}"
         named = self._actor_class.options(name=incarnation, namespace=NAMESPACE)
-        actor = named.remote(self._spec(worker_id, pool, incarnation), BUILD[pool])
+        # Creating a named actor asks the cluster, and waits for its answer.
+        spec = self._spec(worker_id, pool, incarnation)
+        actor = await asyncio.to_thread(named.remote, spec, BUILD[pool])
         self._actors[incarnation] = actor
         try:
             timeout_s = self._config.router.start_timeout_s
             host, port, node = await asyncio.wait_for(_result(actor.address.remote()), timeout_s)
         except TimeoutError as error:
             await self._kill(incarnation)
-            raise StartFailed(f"not up within {timeout_s:g} s; {_free_resources()}") from error
+            free = await asyncio.to_thread(_free_resources)
+            raise StartFailed(f"not up within {timeout_s:g} s; {free}") from error
         except ray.exceptions.RayError as error:
             await self._kill(incarnation)
             raise StartFailed(_last_line(error)) from error

@@ -64,7 +64,9 @@ class ServingSystem:
         self.dispatcher = RunningDispatcher(config, model.name, metrics, roster)
         canary = Canary(self.dispatcher, (0,) * CANARY_PROMPT_TOKENS, CANARY_TIMEOUT_S)
         launcher = RayLauncher(config, cluster, str(model.folder), dtype)
-        self._keeper = PoolKeeper(config, launcher, self.dispatcher, roster, metrics, steps)
+        self._keeper = PoolKeeper(
+            config, launcher, self.dispatcher, roster, metrics, steps, broken=self._break
+        )
         self.dispatcher.replace = self._keeper.replace
         self.dispatcher.probe = _Probe(canary, steps)
         self._metrics_server = MetricsServer(metrics, self.dispatcher.snapshot)
@@ -152,8 +154,12 @@ class ServingSystem:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) and not self.broken.done():
+        if not task.cancelled() and (error := task.exception()):
             log.error("the router is broken", exc_info=error)
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        if not self.broken.done():
             self.broken.set_result(error)
 
     async def _tell_health(self) -> None:

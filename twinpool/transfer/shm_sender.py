@@ -156,6 +156,9 @@ class ShmSender:
                 self._hear(message)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = f"the connection failed: {error}"
+        except Exception as error:
+            log.exception("the hand-off connection to %s broke", self._decode)
+            reason = f"internal error: {error!r}"
         finally:
             self._end_all()
             # Only now: the end of the connection tells the receiver that no byte follows. Under the lock, so
