@@ -28,11 +28,11 @@ from twinpool.worker_spec import WorkerSpec
 
 log = logging.getLogger(__name__)
 EXPIRY_INTERVAL_S = 0.25
-JOIN_TIMEOUT_S = 10.0
+THREAD_END_TIMEOUT_S = 10.0
 
 
 class DecodeWorker:
-    """Started by its constructor's end except for the session, which `start` opens; `stop` ends all."""
+    """Loaded by its constructor; `start` runs its threads and opens the session, `stop` ends all."""
 
     def __init__(self, spec: WorkerSpec, actor_name: str = "") -> None:
         self._spec = spec
@@ -78,7 +78,7 @@ class DecodeWorker:
         self.session.stop()
         self._inbox.post(Stop())
         for thread in self._threads:
-            thread.join(JOIN_TIMEOUT_S)
+            thread.join(THREAD_END_TIMEOUT_S)
         self._ray_receiver.close()
         if self._receiver is not None:
             self._receiver.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from twinpool.engine.batch import PrefillChunk, SamplingRow
 from twinpool.messages import Prefill
@@ -24,7 +24,7 @@ class Prompt:
     blocks: tuple[int, ...] = ()
     num_computed: int = 0
     num_pushed: int = 0
-    accepted: bool = field(default=False)
+    accepted: bool = False
 
     @classmethod
     def of(cls, command: Prefill, sender: HandoffSender | None, now: float) -> Prompt:

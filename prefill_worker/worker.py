@@ -24,11 +24,11 @@ from twinpool.worker_engine import load_worker_engine
 from twinpool.worker_spec import WorkerSpec
 
 log = logging.getLogger(__name__)
-JOIN_TIMEOUT_S = 10.0
+THREAD_END_TIMEOUT_S = 10.0
 
 
 class PrefillWorker:
-    """Started by its constructor's end except for the session, which `start` opens; `stop` ends all.
+    """Loaded by its constructor; `start` runs its threads and opens the session, `stop` ends all.
 
     connect: how a pair's connection is opened; tests pass their own.
     """
@@ -70,7 +70,7 @@ class PrefillWorker:
         self._pairs.close()
         self._inbox.post(Stop())
         for thread in self._threads:
-            thread.join(JOIN_TIMEOUT_S)
+            thread.join(THREAD_END_TIMEOUT_S)
 
     def hear_sender(self, word: str, *arguments: object) -> None:
         """Nobody hands off to a prefill worker."""

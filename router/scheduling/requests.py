@@ -80,7 +80,7 @@ class RequestState:
 
     log: every token accepted. blocked_since: when no worker had room for it first, while queued.
     expires_at: its deadline. num_resumes: attempts that went on with tokens of earlier ones.
-    attempt: the current try, empty while queued. prefill and decode: worker ids of the current try.
+    attempt: the current try, empty while queued. prefill_id and decode_id: worker ids of the current try.
     """
 
     request: Request

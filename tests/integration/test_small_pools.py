@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 
@@ -97,8 +98,10 @@ def test_full_queue_refuses_with_a_time_to_try_again(start_system: StartSystem) 
     waiting = system.client.generate([1] * 10, max_tokens=800, temperature=0.0, ignore_eos=True)
     with ThreadPoolExecutor(1) as thread:
         first = thread.submit(next, waiting)
+        # Both rows grow until the pool is full; then the younger makes room, and waits.
+        deadline = time.monotonic() + 90.0
         while system.operations.status().queue.requests < 1:
-            pass
+            assert time.monotonic() < deadline
         with pytest.raises(QueueFull) as refusal:
             system.client.complete([1] * 10, max_tokens=800)
         assert refusal.value.retry_after_s is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twinpool.kv.blocks import blocks_for
+
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -54,4 +56,4 @@ class KvLayout:
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that num_tokens tokens take."""
-        return -(-num_tokens // self.block_size)
+        return blocks_for(num_tokens, self.block_size)
