@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.running import RunningSystem, quiesce
 from twinpool.cli.cluster import Cluster
+from twinpool.cli.launcher import BUILDERS, Builders
 from twinpool.config import DEFAULT_MODEL, EngineConfig, HandoffConfig, RouterConfig, ServeConfig
 from twinpool.model.config import PreparedModel
 from twinpool.model.pull import pull
@@ -48,8 +49,9 @@ def start_system(ray_session: Cluster, model: PreparedModel) -> Iterator[StartSy
     """Starts systems; those still running are stopped with the module."""
     running: list[RunningSystem] = []
 
-    def start(**settings: object) -> RunningSystem:
-        system = RunningSystem(configured(**settings), model, ray_session).start()  # type: ignore[arg-type]
+    def start(*, builders: Builders = BUILDERS, **settings: object) -> RunningSystem:
+        config = configured(**settings)  # type: ignore[arg-type]
+        system = RunningSystem(config, model, ray_session, builders).start()
         running.append(system)
         return system
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from twinpool import Client
 from twinpool.cli.cluster import Cluster
+from twinpool.cli.launcher import BUILDERS, Builders
 from twinpool.cli.system import ServingSystem
 from twinpool.client.operations import OperationsClient
 from twinpool.client.status import Status
@@ -28,9 +29,12 @@ QUIESCE_S = 5.0
 class RunningSystem:
     """Started by `start`; tests talk to it through its ports, and look inside with `call`."""
 
-    def __init__(self, config: ServeConfig, model: PreparedModel, cluster: Cluster) -> None:
+    def __init__(
+        self, config: ServeConfig, model: PreparedModel, cluster: Cluster, builders: Builders = BUILDERS
+    ) -> None:
         self.config = config
         self.model = model
+        self._builders = builders
         self._cluster = cluster
         self._ready: Future[ServingSystem] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -81,7 +85,7 @@ class RunningSystem:
     async def _serve(self) -> None:
         self._loop, self._leave = asyncio.get_running_loop(), asyncio.Event()
         try:
-            system = ServingSystem(self.config, self.model, self._cluster, lambda _: None)
+            system = ServingSystem(self.config, self.model, self._cluster, lambda _: None, self._builders)
             async with system.running():
                 if not await system.wait_until_ready(self._leave):
                     return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import ray
@@ -17,25 +19,32 @@ from twinpool.cli.cluster import NAMESPACE, Cluster
 from twinpool.config import ServeConfig
 from twinpool.errors import StartFailed
 from twinpool.types import Pool
-from twinpool.worker_actor import remote_worker_actor
+from twinpool.worker_actor import Worker, remote_worker_actor
 from twinpool.worker_spec import WorkerSpec
 
 STOP_TIMEOUT_S = 5.0
-BUILD = {Pool.PREFILL: build_prefill_worker, Pool.DECODE: build_decode_worker}
+
+Builders = Mapping[Pool, Callable[[WorkerSpec], Worker]]
+"""Makes a pool's worker, in the actor's process."""
+BUILDERS: Builders = MappingProxyType({Pool.PREFILL: build_prefill_worker, Pool.DECODE: build_decode_worker})
 
 
 class RayLauncher:
     """One actor per life of a worker; `max_restarts=0`, since the router's keeper replaces them itself.
 
     model_folder: the prepared model, at the same path on every node. dtype: float32 or bfloat16.
+    builders: the one seam at which tests give workers faults.
     """
 
-    def __init__(self, config: ServeConfig, cluster: Cluster, model_folder: str, dtype: str) -> None:
+    def __init__(
+        self, config: ServeConfig, cluster: Cluster, model_folder: str, dtype: str, builders: Builders
+    ) -> None:
         self.secret = secrets.token_hex(32)
         self._config = config
         self._cluster = cluster
         self._model_folder = model_folder
         self._dtype = dtype
+        self._builders = builders
         self._actor_class = remote_worker_actor()
         self._actors: dict[str, Any] = {}
         self._exits: dict[str, asyncio.Future[Any]] = {}
@@ -46,7 +55,7 @@ class RayLauncher:
         named = self._actor_class.options(name=incarnation, namespace=NAMESPACE)
         # Creating a named actor asks the cluster, and waits for its answer.
         spec = self._spec(worker_id, pool, incarnation)
-        actor = await asyncio.to_thread(named.remote, spec, BUILD[pool])
+        actor = await asyncio.to_thread(named.remote, spec, self._builders[pool])
         self._actors[incarnation] = actor
         try:
             timeout_s = self._config.router.start_timeout_s

@@ -22,7 +22,7 @@ from router.scheduling.commands import ProbePair
 from router.server import Address, RouterServer, build_server
 from router.snapshots import Roster
 from twinpool.cli.cluster import Cluster
-from twinpool.cli.launcher import RayLauncher
+from twinpool.cli.launcher import BUILDERS, Builders, RayLauncher
 from twinpool.config import ServeConfig
 from twinpool.errors import StartFailed
 from twinpool.model.config import PreparedModel
@@ -46,7 +46,14 @@ class ServingSystem:
     broken: set to the error if a part ended that must run always; then nothing can be relied on any more.
     """
 
-    def __init__(self, config: ServeConfig, model: PreparedModel, cluster: Cluster, steps: Steps) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        model: PreparedModel,
+        cluster: Cluster,
+        steps: Steps,
+        builders: Builders = BUILDERS,
+    ) -> None:
         self._config = config
         self._model = model
         self._steps = steps
@@ -63,7 +70,7 @@ class ServingSystem:
         metrics.describe(version("twinpool"), {"block_size": str(config.engine.block_size), "dtype": dtype})
         self.dispatcher = RunningDispatcher(config, model.name, metrics, roster)
         canary = Canary(self.dispatcher, (0,) * CANARY_PROMPT_TOKENS, CANARY_TIMEOUT_S)
-        launcher = RayLauncher(config, cluster, str(model.folder), dtype)
+        launcher = RayLauncher(config, cluster, str(model.folder), dtype, builders)
         self._keeper = PoolKeeper(
             config, launcher, self.dispatcher, roster, metrics, steps, broken=self._break
         )
