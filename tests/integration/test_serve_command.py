@@ -22,7 +22,7 @@ READY = re.compile(
     r"metrics=127\.0\.0\.1:\d+ model=smollm2-135m-instruct "
     r"prefill=1x\d+blocks decode=1x\d+blocks"
 )
-MARK = "TWINPOOL_TEST_MARK"
+MARK = "MARK_OF_A_SERVE_TEST"
 STOP_S = 30.0
 
 

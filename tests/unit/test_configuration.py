@@ -69,7 +69,23 @@ def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
 
 
 def test_an_empty_variable_means_nothing() -> None:
-    assert load_config(environment={"TWINPOOL_PORT": "", "TWINPOOL_CONFIG": ""}) == ServeConfig()
+    environment = {"TWINPOOL_PORT": "", "TWINPOOL_CONFIG": "", "TWINPOOL_NEWER": ""}
+    assert load_config(environment=environment) == ServeConfig()
+
+
+@pytest.mark.parametrize(
+    ("variable", "complaint"),
+    [
+        ("TWINPOOL_KV_MEMORY", "TWINPOOL_KV_MEMORY is no option (did you mean TWINPOOL_KV_MEMORY_MIB?)"),
+        ("TWINPOOL_CONFG", "TWINPOOL_CONFG is no option (did you mean TWINPOOL_CONFIG?)"),
+        ("TWINPOOL_ENGINE_THREADS", "(did you mean TWINPOOL_THREADS?)"),
+        ("TWINPOOL_XYZZY", "TWINPOOL_XYZZY is no option"),
+    ],
+)
+def test_a_variable_that_is_no_knob_is_refused_with_the_nearest_one(variable: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config(environment={variable: "1", "HOME": "/root"})
+    assert complaint in str(refusal.value)
 
 
 @pytest.mark.parametrize(

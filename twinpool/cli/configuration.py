@@ -8,10 +8,10 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from twinpool.cli.knobs import Knob, all_knobs
+from twinpool.cli.knobs import PREFIX, Knob, all_knobs
 from twinpool.config import ConfigError, EngineConfig, HandoffConfig, RouterConfig, ServeConfig
 
-_FILE_VARIABLE = "TWINPOOL_CONFIG"
+_FILE_VARIABLE = PREFIX + "CONFIG"
 _SECTIONS = {"engine": EngineConfig, "handoff": HandoffConfig, "router": RouterConfig}
 
 
@@ -23,7 +23,8 @@ def load_config(
     """The configuration that results.
 
     flags: values by knob name; None means not given. file: TOML, knobs of a section in its table;
-    without one, the file that TWINPOOL_CONFIG names, if any. Raises ConfigError, in one line.
+    without one, the file that TWINPOOL_CONFIG names, if any. Raises ConfigError, in one line: for a
+    variable that looks like ours and is none, too, since a knob set in vain must not pass in silence.
     """
     if file is None and environment.get(_FILE_VARIABLE):
         file = Path(environment[_FILE_VARIABLE])
@@ -45,11 +46,15 @@ def _section(values: Mapping[Knob, object], section: str) -> dict[str, object]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[Knob, object]:
     # An empty variable means nothing: compose files and manifests set them so.
-    return {
-        knob: knob.parse(environment[knob.variable], knob.variable)
-        for knob in all_knobs()
-        if environment.get(knob.variable)
-    }
+    given = {name: text for name, text in environment.items() if name.startswith(PREFIX) and text}
+    given.pop(_FILE_VARIABLE, None)
+    known = {knob.variable: knob for knob in all_knobs()}
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, [*known, _FILE_VARIABLE], n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise ConfigError(f"the environment's {name} is no option{hint}")
+    return {known[name]: known[name].parse(text, name) for name, text in given.items()}
 
 
 def _from_file(file: Path) -> dict[Knob, object]:

@@ -18,6 +18,9 @@ from pathlib import Path
 
 from twinpool.config import ConfigError, ServeConfig
 
+PREFIX = "TWINPOOL_"
+"""Begins the environment variable of each knob."""
+
 Kind = type[str] | type[int] | type[float] | type[bool] | type[Path]
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -48,7 +51,7 @@ class Knob:
     @property
     def variable(self) -> str:
         """As in the environment."""
-        return "TWINPOOL_" + self.name.upper()
+        return PREFIX + self.name.upper()
 
     def parse(self, text: str, source: str) -> object:
         """The value that a text means. Raises ConfigError, which names the source."""

@@ -24,8 +24,8 @@ def serve(model: str | None = None, *, config: Path | None = None, **flags: obje
     """Serve a model on this machine or on a Ray cluster.
 
     Each option may also come from the environment (--kv-memory-mib as TWINPOOL_KV_MEMORY_MIB) or from a
-    TOML file (kv_memory_mib in the table engine). A flag wins over the environment, the environment
-    over the file, the file over the default.
+    TOML file (kv_memory_mib in the table engine), which --config or TWINPOOL_CONFIG names. A flag wins
+    over the environment, the environment over the file, the file over the default.
     """
     settings = load_config({"model": model, **flags}, config)
     if settings.ray_address == "local":
