@@ -30,7 +30,7 @@ from router.scheduling.events import (
     WorkerSaid,
     WorkerUp,
 )
-from router.scheduling.scheduler import Limits, Scheduler
+from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from router.snapshots import Roster, take_snapshot
 from router.streams import OutputStream
 from router.worker_session import WorkerSession
@@ -64,7 +64,7 @@ class RunningDispatcher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         epoch, counter = secrets.token_hex(6), itertools.count(1)
-        limits = Limits(
+        limits = SchedulerLimits(
             most_prompts=config.router.prefill_max_prompts,
             most_rows=config.engine.max_batch_rows,
             overtake_s=config.router.overtake_s,

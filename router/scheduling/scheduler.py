@@ -44,16 +44,16 @@ from twinpool.types import FinishReason, Pool
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerLimits:
     """What bounds placement and lives; see `twinpool.config`."""
 
     most_prompts: int
     most_rows: int
     overtake_s: float
     reservation_ttl_s: float
-    most_attempts: int = 4
-    longest_request_s: float = 3600.0
-    stuck_after_s: float = 5.0
+    most_attempts: int
+    longest_request_s: float
+    stuck_after_s: float
 
 
 class Scheduler:
@@ -62,7 +62,7 @@ class Scheduler:
     new_attempt: draws an id that is unique for all time.
     """
 
-    def __init__(self, limits: Limits, new_attempt: Callable[[], str]) -> None:
+    def __init__(self, limits: SchedulerLimits, new_attempt: Callable[[], str]) -> None:
         self.fleet = Fleet()
         self._limits = limits
         self._outbox = Outbox(self.fleet)

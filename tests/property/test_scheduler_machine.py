@@ -28,7 +28,7 @@ from router.scheduling.events import (
     WorkerUp,
 )
 from router.scheduling.requests import Phase, RequestState, Setback
-from router.scheduling.scheduler import Limits, Scheduler
+from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from tests.property.simulated_decode import SimulatedDecode
 from tests.property.simulated_prefill import SimulatedPrefill
 from tests.property.simulated_workers import NUM_BLOCKS, Action, Down, Worker
@@ -38,7 +38,7 @@ from twinpool.types import Pool, RowParams
 
 pytestmark = pytest.mark.timeout(400)  # a failure is made small for up to five minutes
 
-LIMITS = Limits(
+LIMITS = SchedulerLimits(
     most_prompts=2,
     most_rows=3,
     overtake_s=1.0,

@@ -18,12 +18,20 @@ from router.scheduling.events import (
     WorkerUp,
 )
 from router.scheduling.requests import Phase, Setback
-from router.scheduling.scheduler import Limits, Scheduler
+from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from twinpool import messages as m
 from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
 
 BLOCK_SIZE = 4
-LIMITS = Limits(most_prompts=4, most_rows=8, overtake_s=1.0, reservation_ttl_s=30.0)
+LIMITS = SchedulerLimits(
+    most_prompts=4,
+    most_rows=8,
+    overtake_s=1.0,
+    reservation_ttl_s=30.0,
+    most_attempts=4,
+    longest_request_s=3600.0,
+    stuck_after_s=5.0,
+)
 PROMPT = (11, 12, 13, 14, 15)
 
 
@@ -50,7 +58,7 @@ class SmallFleet:
         decode: int = 1,
         *,
         blocks: int = 16,
-        limits: Limits = LIMITS,
+        limits: SchedulerLimits = LIMITS,
         joined: bool = True,
     ) -> None:
         attempts = (f"try-{number}" for number in itertools.count(1))

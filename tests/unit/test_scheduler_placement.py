@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from router.scheduling.commands import SetBack
 from router.scheduling.events import PairProven
 from router.scheduling.requests import Setback
-from router.scheduling.scheduler import Limits
-from tests.unit.small_fleet import SmallFleet, failures, request, reserved, sent
+from router.scheduling.scheduler import SchedulerLimits
+from tests.unit.small_fleet import LIMITS, SmallFleet, failures, request, reserved, sent
 from twinpool import messages as m
 from twinpool.messages import PrefillOutcome, ReleaseReason
 from twinpool.types import FinishReason
@@ -17,8 +19,8 @@ CANARY = request("canary", pair=("p0", "d0"))
 LARGE = (1,) * 45
 
 
-def limits(*, most_prompts: int = 8, most_rows: int = 8) -> Limits:
-    return Limits(most_prompts, most_rows, overtake_s=1.0, reservation_ttl_s=30.0)
+def limits(*, most_prompts: int = 8, most_rows: int = 8) -> SchedulerLimits:
+    return replace(LIMITS, most_prompts=most_prompts, most_rows=most_rows)
 
 
 # Order.
