@@ -92,6 +92,8 @@ class Custody:
                 handoffs=self._held.count(Stage.WRITING, Stage.QUARANTINED),
                 progress=self._pulse.turns,
                 step_s=self._pulse.step_s,
+                cpu_s=self._pulse.cpu_s,
+                rss_bytes=self._pulse.rss_bytes,
             )
 
     # The router's commands.

@@ -153,6 +153,7 @@ class DecodeWorker:
 
     def _report(self) -> None:
         while not self._leaving.wait(REPORT_INTERVAL_S):
+            self._pulse.measure_process()
             self.custody.report_load()
 
     def _expire(self) -> None:

@@ -28,6 +28,7 @@ from twinpool.messages import (
     Prefill,
     PrefillEnded,
     PrefillOutcome,
+    PrefillStep,
 )
 from twinpool.pulse import Pulse
 from twinpool.transfer.port import HandoffSender
@@ -135,6 +136,8 @@ class PrefillLoop:
             handoffs=handoffs,
             progress=self._pulse.turns,
             step_s=self._pulse.step_s,
+            cpu_s=self._pulse.cpu_s,
+            rss_bytes=self._pulse.rss_bytes,
         )
 
     def _hear(self, message: Message) -> None:
@@ -204,12 +207,13 @@ class PrefillLoop:
             for prompt, _ in step:
                 self._fail(prompt, error)
             return
-        self._pulse.step_s = time.monotonic() - started
+        step_s = self._pulse.step_s = time.monotonic() - started
         for (prompt, size), token in zip(step, tokens, strict=True):
             prompt.num_computed += size
             if token is not None:
                 self._first_token(prompt, token)
             self._push(prompt)
+        self._publish(PrefillStep(len(step), sum(size for _, size in step), step_s))
 
     def _first_token(self, prompt: Prompt, token: int) -> None:
         position = len(prompt.command.output_ids)

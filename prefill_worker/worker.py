@@ -40,6 +40,7 @@ class PrefillWorker:
         self.pool = BlockPool(self._loaded.num_blocks)
         inbox: Inbox[Message] = Inbox()
         self._inbox = inbox
+        self._pulse = Pulse()
         self._pairs = Pairs(self._connect_with(connect), inbox, self.session.publish)
         self._loop = PrefillLoop(
             self._loaded.engine,
@@ -47,7 +48,7 @@ class PrefillWorker:
             inbox,
             self._pairs.senders,
             PrefillLimits(spec.engine.prefill_budget_tokens, spec.handoff.reservation_ttl_s),
-            Pulse(),
+            self._pulse,
             eos_token_ids=self._loaded.eos_token_ids,
             publish=self.session.publish,
         )
@@ -107,6 +108,7 @@ class PrefillWorker:
 
     def _report(self) -> None:
         while not self._leaving.wait(REPORT_INTERVAL_S):
+            self._pulse.measure_process()
             self.session.publish(self._loop.load())
 
     def _run(self, work: Callable[[], None]) -> None:

@@ -21,3 +21,4 @@ REQUEST_TOKENS = tuple(
 )
 BATCH_ROWS = tuple(2**exponent for exponent in range(11))
 STEP_TOKENS = (1, *(2**exponent for exponent in range(3, 15)))
+LOOP_LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -81,7 +81,7 @@ class RunningDispatcher:
         self._model_name = model_name
         self._roster = roster
         self._clock = clock
-        self._observations = Observations(metrics, self.scheduler.fleet, self.scheduler.serves_user)
+        self._observations = Observations(metrics, self.scheduler.fleet, self.scheduler.user_request)
         self._streams: dict[str, OutputStream] = {}
         self._sessions: dict[str, WorkerSession] = {}
         self._probes: set[asyncio.Task[None]] = set()
@@ -194,12 +194,12 @@ class RunningDispatcher:
         match command:
             case Send(worker_id, worker_command):
                 waiting = self.scheduler.queue.num_requests > 0
-                self._observations.sent(worker_command, self._clock(), waiting=waiting)
+                self._observations.sent(worker_id, worker_command, self._clock(), waiting=waiting)
                 self._sessions[worker_id].send(worker_command)
             case Emit(request_id, output):
                 self._emit(request_id, output)
             case Fail(request_id, error):
-                self._observations.forget(request_id)
+                self._observations.failed(request_id, error)
                 if stream := self._streams.pop(request_id, None):
                     stream.fail(error)
             case ProbePair():

@@ -9,8 +9,11 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from router.ports import Snapshot, WorkerView
+from router.ports import PairView, Snapshot, WorkerView
 from twinpool.types import Pool, WorkerState
+
+PAIR_STATES = ("ready", "joined", "apart")
+"""Proven by a canary; connected, but not proven; not connected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,18 @@ WORKER_GAUGES = (
     ),
     _WorkerGauge("kv_blocks_used", "Blocks held by requests.", blocks_used),
     _WorkerGauge("kv_blocks_cached", "Blocks kept for reuse.", lambda view: view.load.blocks_cached),
+    _WorkerGauge(
+        "kv_blocks_quarantined",
+        "Blocks a writer may still touch; they count as used.",
+        lambda view: view.load.blocks_quarantined,
+    ),
     _WorkerGauge("kv_blocks_total", "All blocks.", lambda view: view.blocks_total),
     _WorkerGauge("kv_cache_usage_ratio", "Share of blocks held by requests, 0 to 1.", _usage_ratio),
+    _WorkerGauge(
+        "worker_resident_memory_bytes",
+        "Memory of a worker's process, shared pages it has touched included.",
+        lambda view: view.load.rss_bytes,
+    ),
 )
 
 
@@ -87,11 +100,22 @@ def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     target = _gauge("target_workers", "Workers that the pool should have.", "pool")
     for pool in Pool:
         target.add_metric([pool.value], snapshot.target_workers.get(pool, 0))
-        states = [view.state for view in snapshot.workers if view.pool is pool]
-        for state in WorkerState:
-            workers.add_metric([pool.value, state.value], states.count(state))
+        in_pool = [view.state for view in snapshot.workers if view.pool is pool]
+        for each in WorkerState:
+            workers.add_metric([pool.value, each.value], in_pool.count(each))
     yield workers
     yield target
+    pairs = _gauge("pairs", "Prefill-decode pairs by state; requests go to ready ones only.", "state")
+    states = [_pair_state(pair) for pair in snapshot.pairs]
+    for state in PAIR_STATES:
+        pairs.add_metric([state], states.count(state))
+    yield pairs
+
+
+def _pair_state(pair: PairView) -> str:
+    if pair.ready:
+        return "ready"
+    return "joined" if pair.transport else "apart"
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Info, disable_created_metrics
+from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics
 
 from router.series import (
+    DIRECTIONS,
     HANDOFF_FAILURES,
     OTHER,
+    PHASES,
     REJECTIONS,
     RESTARTS,
     RESUMES,
+    SETBACKS,
     TRANSPORTS,
     HandoffSeries,
     LatencySeries,
+    LifeSeries,
     RequestSeries,
     WorkerSeries,
 )
@@ -24,6 +28,7 @@ from twinpool.types import FinishReason, Pool, Timing, Usage
 class Metrics:
     """Every counter and histogram, in a registry of its own; unknown label values become "other".
 
+    Beside Twinpool's own it has the usual process_* metrics of the router's process (on Linux).
     Belongs to the event loop's thread; `registry` may be collected from any.
     """
 
@@ -35,6 +40,8 @@ class Metrics:
         self._latencies = LatencySeries(self.registry)
         self._handoffs = HandoffSeries(self.registry)
         self._workers = WorkerSeries(self.registry)
+        self._lives = LifeSeries(self.registry)
+        ProcessCollector(registry=self.registry)
 
     def describe(self, version: str, cache: Mapping[str, str]) -> None:
         """Set build_info and cache_config_info; once."""
@@ -57,6 +64,11 @@ class Metrics:
         self._requests.rejections.labels(_known(reason.lower(), REJECTIONS)).inc()
 
     # Requests, told by the dispatcher; canaries are not.
+
+    def request_expired(self, phase: str) -> None:
+        """A request's deadline passed. phase: one of PHASES; in any other none is counted."""
+        if phase in PHASES:
+            self._requests.expired.labels(phase).inc()
 
     def first_token(self, ttft_s: float, num_tokens: int = 1) -> None:
         """A request's first token came, ttft_s after its arrival; num_tokens with those that came with it."""
@@ -99,22 +111,41 @@ class Metrics:
         """A reservation ran out of time."""
         self._handoffs.leases_expired.inc()
 
-    def step(self, pool: Pool, seconds: float, rows: int) -> None:
-        """A worker made one step of a batch of `rows` rows, one token each."""
+    def step(self, pool: Pool, seconds: float, *, batch: int, num_tokens: int) -> None:
+        """A worker made one step. batch: prompts or rows in it."""
         self._workers.step.labels(pool.value).observe(seconds)
-        self._workers.batch_size.observe(rows)
-        self._workers.step_tokens.observe(rows)
+        self._workers.batch_size.labels(pool.value).observe(batch)
+        self._workers.step_tokens.labels(pool.value).observe(num_tokens)
 
     def set_back(self, reason: str, *, resumed: bool) -> None:
-        """An attempt ended before its choice did. reason: one of RESUMES. resumed: it had tokens."""
+        """An attempt ended before its choice did. reason: one of SETBACKS. resumed: it had tokens."""
+        self._workers.setbacks.labels(_known(reason, SETBACKS)).inc()
         if reason == "preempted":
             self._workers.preemptions.inc()
         if resumed:
             self._workers.resumes.labels(_known(reason, RESUMES)).inc()
 
+    def worker_used(self, pool: Pool, worker_id: str, cpu_s: float) -> None:
+        """A worker's process has used cpu_s more seconds of processor time."""
+        self._lives.cpu.labels(pool.value, worker_id).inc(cpu_s)
+
     def worker_restarted(self, pool: Pool, reason: str) -> None:
         """A worker is being replaced. reason: one of RESTARTS."""
-        self._workers.restarts.labels(pool.value, _known(reason, RESTARTS)).inc()
+        self._lives.restarts.labels(pool.value, _known(reason, RESTARTS)).inc()
+
+    # The number of workers, told by whoever changes it.
+
+    def scaled(self, pool: Pool, direction: str) -> None:
+        """A pool's target has changed. direction: one of DIRECTIONS, else ValueError."""
+        if direction not in DIRECTIONS:
+            raise ValueError(f"a pool is scaled up or down, not {direction!r}")
+        self._lives.scalings.labels(pool.value, direction).inc()
+
+    # The event loop, told by its own timer.
+
+    def loop_lagged(self, seconds: float) -> None:
+        """A timer fired so many seconds late."""
+        self._lives.loop_lag.observe(seconds)
 
 
 def _known(value: str, known: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import start_http_server
 
 from router.gauges import SnapshotGauges
+from router.loop_lag import measure_loop_lag
 from router.metrics import Metrics
 from router.ports import Snapshot
 from twinpool.errors import StartFailed
@@ -21,6 +22,7 @@ class MetricsServer:
     """The HTTP end of `metrics`. snapshot: as `Dispatcher.snapshot`, called on the event loop."""
 
     def __init__(self, metrics: Metrics, snapshot: Callable[[], Snapshot]) -> None:
+        self._metrics = metrics
         self._registry = metrics.registry
         self._snapshot = snapshot
         self._running: tuple[WSGIServer, threading.Thread, SnapshotGauges] | None = None
@@ -44,6 +46,10 @@ class MetricsServer:
         self._registry.register(gauges)
         self._running = (server, thread, gauges)
         return server.server_port
+
+    async def watch_loop(self) -> None:
+        """Measure the lag of the event loop that this runs on; never returns."""
+        await measure_loop_lag(self._metrics.loop_lagged)
 
     async def stop(self) -> None:
         """Close the port and end the thread; a second stop does nothing."""

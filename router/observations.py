@@ -9,12 +9,15 @@ from router.metrics import Metrics
 from router.ports import Output, Request
 from router.scheduling.commands import SetBack
 from router.scheduling.fleet import Fleet
+from twinpool.errors import DeadlineExceeded, TwinpoolError
 from twinpool.messages import (
     Command,
     Event,
+    LoadReport,
     Prefill,
     PrefillEnded,
     PrefillOutcome,
+    PrefillStep,
     Released,
     ReleaseReason,
     StepDone,
@@ -28,25 +31,26 @@ SMOOTHING = 0.2
 
 @dataclass(slots=True)
 class _Seen:
-    """A user's request in flight."""
+    """A user's request in flight. transport: how its current attempt's cache travels."""
 
     num_prompt_tokens: int
     arrived_at: float
     newest_at: float
     num_tokens: int = 0
+    transport: str = ""
 
 
 class Observations:
     """Belongs to the event loop's thread. Canaries are not observed.
 
-    serves_user: whether an attempt is the current one of a user's request. What is said of any other is no
-    user's hand-off, or one whose end is counted already.
+    user_request: the user's request whose current attempt it is, if any. What is said of any other attempt
+    is no user's hand-off, or one whose end is counted already.
     """
 
-    def __init__(self, metrics: Metrics, fleet: Fleet, serves_user: Callable[[str], bool]) -> None:
+    def __init__(self, metrics: Metrics, fleet: Fleet, user_request: Callable[[str], str | None]) -> None:
         self._metrics = metrics
         self._fleet = fleet
-        self._serves_user = serves_user
+        self._user_request = user_request
         self._seen: dict[str, _Seen] = {}
         self._prefill_at: float | None = None
         self._seconds_per_start = 0.1
@@ -60,10 +64,18 @@ class Observations:
         """A request ended without an ending."""
         self._seen.pop(request_id, None)
 
-    def sent(self, command: Command, now: float, *, waiting: bool) -> None:
+    def failed(self, request_id: str, error: TwinpoolError) -> None:
+        """A request ended with an error."""
+        if self._seen.pop(request_id, None) is not None and isinstance(error, DeadlineExceeded):
+            self._metrics.request_expired(error.phase)
+
+    def sent(self, worker_id: str, command: Command, now: float, *, waiting: bool) -> None:
         """A worker is told something. waiting: whether requests still queue behind it."""
         if not isinstance(command, Prefill):
             return
+        if seen := self._seen.get(self._user_request(command.attempt) or ""):
+            # Kept here, because the pair may be gone when the decode worker says that the cache came.
+            seen.transport = self._transport(worker_id, command.decode)
         if self._prefill_at is not None:
             interval = now - self._prefill_at
             self._seconds_per_start += SMOOTHING * (interval - self._seconds_per_start)
@@ -97,18 +109,31 @@ class Observations:
 
     def heard(self, worker_id: str, event: Event) -> None:
         """A worker speaks; the scheduler has not heard it yet."""
+        load: LoadReport | None = event if isinstance(event, LoadReport) else getattr(event, "load", None)
+        if load is not None:
+            self._heard_of_usage(worker_id, load)
         match event:
             case StepDone(tokens=tokens, step_s=step_s):
-                self._metrics.step(Pool.DECODE, step_s, len(tokens))
-            case Written(attempt) | Released(attempt) | PrefillEnded(attempt) if self._serves_user(attempt):
-                self._heard_of_handoff(worker_id, event)
+                self._metrics.step(Pool.DECODE, step_s, batch=len(tokens), num_tokens=len(tokens))
+            case PrefillStep(num_prompts, num_tokens, step_s):
+                self._metrics.step(Pool.PREFILL, step_s, batch=num_prompts, num_tokens=num_tokens)
+            case Written(attempt) | Released(attempt) | PrefillEnded(attempt):
+                if seen := self._seen.get(self._user_request(attempt) or ""):
+                    self._heard_of_handoff(seen, event)
             case _:
                 pass
 
-    def _heard_of_handoff(self, worker_id: str, event: Event) -> None:
+    def _heard_of_usage(self, worker_id: str, load: LoadReport) -> None:
+        """The scheduler still holds the report before, and none of a former life."""
+        worker = self._fleet.worker(worker_id)
+        if worker is not None:
+            more_s = max(0.0, load.cpu_s - worker.load.cpu_s)
+            self._metrics.worker_used(worker.pool, worker_id, more_s)
+
+    def _heard_of_handoff(self, seen: _Seen, event: Event) -> None:
         match event:
             case Written(num_bytes=num_bytes, handoff_s=handoff_s):
-                self._metrics.handoff_done(self._transport(worker_id), num_bytes, handoff_s)
+                self._metrics.handoff_done(seen.transport, num_bytes, handoff_s)
             case Released(reason=ReleaseReason.EXPIRED):
                 self._metrics.lease_expired()
             case Released(reason=ReleaseReason.HANDOFF_FAILED, detail=detail):
@@ -118,7 +143,7 @@ class Observations:
             case _:
                 pass
 
-    def _transport(self, decode_id: str) -> str:
-        """All of a decode worker's pairs of one host share a transport; the first one's stands for it."""
-        pairs = (pair for pair in self._fleet.pairs() if pair.decode.worker_id == decode_id)
-        return next((pair.transport for pair in pairs if pair.transport), "")
+    def _transport(self, prefill_id: str, decode_incarnation: str | None) -> str:
+        decode = self._fleet.by_incarnation(decode_incarnation) if decode_incarnation else None
+        pair = self._fleet.pair(prefill_id, decode.worker_id) if decode else None
+        return pair.transport if pair else ""

@@ -24,6 +24,9 @@ REJECTIONS = (
 HANDOFF_FAILURES = ("pair_lost", "expired", "refused", "checksum", "failed", OTHER)
 RESTARTS = ("exited", "session_lost", "start_failed", "quarantine_overdue", "stuck", OTHER)
 RESUMES = ("expired", "preempted", "worker_lost", "handoff_failed", "engine_failed", OTHER)
+SETBACKS = ("refused", *RESUMES)
+PHASES = ("queue", "prefill", "handoff_wait", "decode")
+DIRECTIONS = ("up", "down")
 
 
 class RequestSeries:
@@ -33,6 +36,12 @@ class RequestSeries:
         self.calls = _counter(registry, "requests", "Calls ended.", "method", "code")
         self.rejections = _counter(
             registry, "admission_rejections", "Requests refused at the door or by the queue.", "reason"
+        )
+        self.expired = _counter(
+            registry,
+            "requests_expired",
+            "Requests whose deadline passed, by the phase they were in.",
+            "phase",
         )
         self.finished = _counter(registry, "request_success", "Requests that ended well.", "finished_reason")
         self.disconnects = _counter(registry, "client_disconnects", "Streams that the client left early.")
@@ -46,6 +55,7 @@ class RequestSeries:
         )
         _initialise(self.calls, METHODS, tuple(code.name for code in grpc.StatusCode))
         _initialise(self.rejections, REJECTIONS)
+        _initialise(self.expired, PHASES)
         _initialise(self.finished, tuple(reason.value for reason in FinishReason))
 
 
@@ -68,9 +78,13 @@ class LatencySeries:
         self.duration = _duration(registry, "request_duration_seconds", "The sum of the phases.")
         self.phases = (
             _duration(registry, "queue_time_seconds", "Phase: from arrival to the prefill command."),
-            _duration(registry, "prefill_time_seconds", "Phase: from there to the first token."),
-            _duration(registry, "handoff_wait_seconds", "Phase: from there to the first decode token."),
-            _duration(registry, "decode_time_seconds", "Phase: from there to the end."),
+            _duration(
+                registry, "prefill_time_seconds", "Phase: from the prefill command to the first token."
+            ),
+            _duration(
+                registry, "handoff_wait_seconds", "Phase: from the first token to the first decode token."
+            ),
+            _duration(registry, "decode_time_seconds", "Phase: from the first decode token to the end."),
         )
 
 
@@ -96,16 +110,52 @@ class WorkerSeries:
         self.step = _histogram(
             registry, "step_duration_seconds", "One step of a worker's batch.", buckets.STEP_S, "pool"
         )
-        self.batch_size = _histogram(registry, "batch_size", "Rows of a step.", buckets.BATCH_ROWS)
-        self.step_tokens = _histogram(registry, "iteration_tokens", "Tokens of a step.", buckets.STEP_TOKENS)
-        self.restarts = _counter(registry, "worker_restarts", "Workers replaced.", "pool", "reason")
+        self.batch_size = _histogram(
+            registry,
+            "batch_size",
+            "Prompts of a prefill step, rows of a decode step.",
+            buckets.BATCH_ROWS,
+            "pool",
+        )
+        self.step_tokens = _histogram(
+            registry, "iteration_tokens", "Tokens of a step.", buckets.STEP_TOKENS, "pool"
+        )
         self.preemptions = _counter(registry, "preemptions", "Requests that had to make room for older ones.")
+        self.setbacks = _counter(
+            registry, "setbacks", "Attempts that ended before their choice did, by reason.", "reason"
+        )
         self.resumes = _counter(
             registry, "resumes", "Requests that went on in a new attempt, with the tokens they had.", "reason"
         )
-        _initialise(self.step, tuple(Pool))
+        for histogram in (self.step, self.batch_size, self.step_tokens):
+            _initialise(histogram, tuple(Pool))
+        _initialise(self.setbacks, SETBACKS)
         _initialise(self.resumes, RESUMES)
+
+
+class LifeSeries:
+    """Workers' lives, and the router's own health. cpu has series only for workers that have reported."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.restarts = _counter(registry, "worker_restarts", "Workers replaced.", "pool", "reason")
+        self.scalings = _counter(
+            registry,
+            "scale_events",
+            "Changes of the number of workers a pool should have.",
+            "pool",
+            "direction",
+        )
+        self.cpu = _counter(
+            registry, "worker_cpu_seconds", "Processor time of workers' processes.", "pool", "worker"
+        )
+        self.loop_lag = _histogram(
+            registry,
+            "event_loop_lag_seconds",
+            "How late a timer of the router's event loop fired.",
+            buckets.LOOP_LAG_S,
+        )
         _initialise(self.restarts, tuple(Pool), RESTARTS)
+        _initialise(self.scalings, tuple(Pool), DIRECTIONS)
 
 
 def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:

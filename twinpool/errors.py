@@ -77,9 +77,13 @@ class RequestCancelled(TwinpoolError):
 
 
 class DeadlineExceeded(TwinpoolError):
-    """The request's time ran out."""
+    """The request's time ran out. phase: which of `Timing`'s it was in, without the unit; empty for none."""
 
     reason = "DEADLINE_EXCEEDED"
+
+    def __init__(self, message: str, *, phase: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.phase = phase
 
 
 class InternalError(TwinpoolError):

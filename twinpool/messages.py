@@ -17,6 +17,7 @@ class LoadReport:
     """Counts of one worker at one moment.
 
     progress: turns of the engine's loop, idle ones included. step_s: seconds of its newest step.
+    cpu_s: processor time of the worker's process. rss_bytes: its memory, shared pages it touched included.
     """
 
     running: int = 0
@@ -27,6 +28,8 @@ class LoadReport:
     blocks_cached: int = 0
     progress: int = 0
     step_s: float = 0.0
+    cpu_s: float = 0.0
+    rss_bytes: int = 0
 
 
 # Router to prefill worker.
@@ -244,6 +247,15 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillStep:
+    """One step of a prefill worker: chunks of num_prompts prompts, num_tokens together."""
+
+    num_prompts: int
+    num_tokens: int
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RowsPaused:
     """Rows that were not stepped for want of a block; said again while it lasts."""
 
@@ -270,6 +282,7 @@ Event = (
     | Written
     | Released
     | StepDone
+    | PrefillStep
     | RowsPaused
     | QuarantineOverdue
     | LoadReport

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from twinpool.process_usage import cpu_seconds, resident_bytes
+
 REPORT_INTERVAL_S = 1.0
 """How often a worker reports its pulse, whatever else it says."""
 
 
 class Pulse:
-    """Written by the engine's thread alone, read by any.
+    """Turns and steps are written by the engine's thread alone, the process's usage by whoever reports it.
 
     A process that is stopped, or an engine that is stuck in a call, may still answer pings from other
     threads; its turns do not lie. turns: of the loop, idle ones included. step_s: seconds of the newest step.
+    cpu_s and rss_bytes: processor time and memory of the process, when last measured.
     """
 
     def __init__(self) -> None:
         self.turns = 0
         self.step_s = 0.0
+        self.cpu_s = 0.0
+        self.rss_bytes = 0
 
     def beat(self) -> None:
         """One more turn."""
         self.turns += 1
+
+    def measure_process(self) -> None:
+        """Read what the process has used of the machine."""
+        self.cpu_s = cpu_seconds()
+        self.rss_bytes = resident_bytes()

@@ -36,11 +36,14 @@ from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 from router.scheduling.pairing import Pairing
 from router.scheduling.placement import choose_pair, choose_prefill, has_slot
-from router.scheduling.requests import Phase, RequestState, Setback
+from router.scheduling.requests import TIMED_AS, Phase, RequestState, Setback
 from router.scheduling.watch import StuckWatch
 from twinpool import messages as m
 from twinpool.errors import DeadlineExceeded, PoolUnavailable
 from twinpool.types import FinishReason, Pool
+
+_FREE_NOTHING = m.StepDone | m.PrefillStep | m.FirstToken | m.Written | m.RowsPaused
+"""Words of workers after which nothing fits that did not before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +116,18 @@ class Scheduler:
             self._place(now)
         return self._outbox.take()
 
-    def serves_user(self, attempt: str) -> bool:
-        """Whether this is the current attempt of a request that is no canary."""
+    def user_request(self, attempt: str) -> str | None:
+        """The request whose current attempt this is; None if there is none, or it is a canary's."""
         state = self._attempts.current(attempt)
-        return state is not None and state.request.pair is None
+        return state.request_id if state is not None and state.request.pair is None else None
 
     def _tick(self, now: float) -> None:
         self._pairing.rejoin(now)
         self._watch.tick(now)
         for state in [state for state in self.requests.values() if now >= state.expires_at]:
-            phase = state.phase.value.replace("_", " ")
-            self._attempts.fail(state, DeadlineExceeded(f"the deadline passed while {phase}"), now)
+            words = f"the deadline passed while {state.phase.value.replace('_', ' ')}"
+            phase = TIMED_AS[state.phase].removesuffix("_s")
+            self._attempts.fail(state, DeadlineExceeded(words, phase=phase), now)
 
     def _give_up_queue(self, now: float) -> None:
         """A pool is gone for good: what is queued, or queued again, waits for nothing."""
@@ -271,5 +275,5 @@ def _take_load(worker: Worker, message: m.Event, now: float) -> None:
 def _may_make_room(event: SchedulerEvent) -> bool:
     """Whether a queued request might fit now that did not before; tokens alone free nothing."""
     if isinstance(event, WorkerSaid):
-        return not isinstance(event.message, m.StepDone | m.FirstToken | m.Written | m.RowsPaused)
+        return not isinstance(event.message, _FREE_NOTHING)
     return True

@@ -69,9 +69,8 @@ class RunningWorkers:
 
     def what_is_held(self) -> list[str]:
         """What workers without requests do not hold, in words."""
-        load = replace(self.decode.custody.load(), progress=0, step_s=0.0)
-        at_rest = LoadReport(blocks_free=NUM_BLOCKS, progress=load.progress, step_s=load.step_s)
-        held = [] if load == at_rest else [f"{load}"]
+        load = replace(self.decode.custody.load(), progress=0, step_s=0.0, cpu_s=0.0, rss_bytes=0)
+        held = [] if load == LoadReport(blocks_free=NUM_BLOCKS) else [f"{load}"]
         if self.prefill.pool.count(Owner.FREE) != NUM_BLOCKS:
             held.append(f"{self.prefill.pool.owners()}")
         return held

@@ -93,7 +93,8 @@ class ServingSystem:
     async def running(self) -> AsyncIterator[ServingSystem]:
         """Listening and starting workers; all of it ended with the context."""
         config = self._config
-        tasks = [self._run_always(self.dispatcher.tick_forever()), self._run_always(self._tell_health())]
+        always = (self.dispatcher.tick_forever(), self._tell_health(), self._metrics_server.watch_loop())
+        tasks = [self._run_always(work) for work in always]
         try:
             self.inference, self.operations = await self._server.start(
                 Address(config.host, config.port), Address(config.ops_host, config.ops_port)

@@ -120,6 +120,9 @@ def event_to_pb(event: m.Event) -> pb.SessionResponse:
             return pb.SessionResponse(released=released)
         case m.StepDone():
             return pb.SessionResponse(step_done=_step_to_pb(event))
+        case m.PrefillStep(num_prompts, num_tokens, step_s):
+            stepped = pb.PrefillStep(num_prompts=num_prompts, num_tokens=num_tokens, step_s=step_s)
+            return pb.SessionResponse(prefill_step=stepped)
         case m.RowsPaused(attempts, load):
             paused = pb.RowsPaused(attempts=attempts, load=_load_to_pb(load))
             return pb.SessionResponse(rows_paused=paused)
@@ -157,6 +160,9 @@ def event_from_pb(response: pb.SessionResponse) -> m.Event:
             return m.Released(gone.attempt, reason, gone.detail, _load_from_pb(gone.load))
         case "step_done":
             return _step_from_pb(response.step_done)
+        case "prefill_step":
+            stepped = response.prefill_step
+            return m.PrefillStep(stepped.num_prompts, stepped.num_tokens, stepped.step_s)
         case "rows_paused":
             paused = response.rows_paused
             return m.RowsPaused(tuple(paused.attempts), _load_from_pb(paused.load))
@@ -319,6 +325,8 @@ def _load_to_pb(load: m.LoadReport) -> pb.LoadReport:
         blocks_cached=load.blocks_cached,
         progress=load.progress,
         step_s=load.step_s,
+        cpu_s=load.cpu_s,
+        rss_bytes=load.rss_bytes,
     )
 
 
@@ -332,4 +340,6 @@ def _load_from_pb(load: pb.LoadReport) -> m.LoadReport:
         load.blocks_cached,
         load.progress,
         load.step_s,
+        load.cpu_s,
+        load.rss_bytes,
     )

@@ -184,6 +184,7 @@ class SessionResponse(message.Message):
     QUARANTINE_OVERDUE_FIELD_NUMBER: builtins.int
     LOAD_FIELD_NUMBER: builtins.int
     ROWS_PAUSED_FIELD_NUMBER: builtins.int
+    PREFILL_STEP_FIELD_NUMBER: builtins.int
     @builtins.property
     def hello(self) -> Hello:
         """First message of every session."""
@@ -236,6 +237,10 @@ class SessionResponse(message.Message):
     def rows_paused(self) -> RowsPaused:
         """From a decode worker: rows wait for a block."""
 
+    @builtins.property
+    def prefill_step(self) -> PrefillStep:
+        """From a prefill worker: one step is computed."""
+
     def __init__(
         self,
         *,
@@ -252,12 +257,13 @@ class SessionResponse(message.Message):
         quarantine_overdue: QuarantineOverdue | None = ...,
         load: LoadReport | None = ...,
         rows_paused: RowsPaused | None = ...,
+        prefill_step: PrefillStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["hello", "pair_joined", "pair_broken", "first_token", "prefill_ended", "granted", "refused", "written", "released", "step_done", "quarantine_overdue", "load", "rows_paused"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["hello", "pair_joined", "pair_broken", "first_token", "prefill_ended", "granted", "refused", "written", "released", "step_done", "quarantine_overdue", "load", "rows_paused", "prefill_step"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -916,6 +922,34 @@ class StepDone(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class PrefillStep(message.Message):
+    """One prefill step: chunks of one prompt or several."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    NUM_PROMPTS_FIELD_NUMBER: builtins.int
+    NUM_TOKENS_FIELD_NUMBER: builtins.int
+    STEP_S_FIELD_NUMBER: builtins.int
+    num_prompts: builtins.int
+    """Prompts with a chunk in it."""
+    num_tokens: builtins.int
+    """Tokens computed, over all prompts."""
+    step_s: builtins.float
+    """Seconds the step took."""
+    def __init__(
+        self,
+        *,
+        num_prompts: builtins.int = ...,
+        num_tokens: builtins.int = ...,
+        step_s: builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["num_prompts", b"num_prompts", "num_tokens", b"num_tokens", "step_s", b"step_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class RowsPaused(message.Message):
     """Rows that were not stepped for want of a block. Said again while it lasts."""
 
@@ -981,6 +1015,8 @@ class LoadReport(message.Message):
     BLOCKS_CACHED_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
     STEP_S_FIELD_NUMBER: builtins.int
+    CPU_S_FIELD_NUMBER: builtins.int
+    RSS_BYTES_FIELD_NUMBER: builtins.int
     running: builtins.int
     """Prompts being read, or rows in the batch."""
     waiting: builtins.int
@@ -997,6 +1033,10 @@ class LoadReport(message.Message):
     """Turns of the engine's loop, idle ones included: it stands still only when the engine does."""
     step_s: builtins.float
     """Seconds of the engine's newest step."""
+    cpu_s: builtins.float
+    """Processor time of the worker's process, in seconds, all threads together."""
+    rss_bytes: builtins.int
+    """Bytes of memory its process holds, shared pages that it has touched included."""
     def __init__(
         self,
         *,
@@ -1008,9 +1048,11 @@ class LoadReport(message.Message):
         blocks_cached: builtins.int = ...,
         progress: builtins.int = ...,
         step_s: builtins.float = ...,
+        cpu_s: builtins.float = ...,
+        rss_bytes: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_free", b"blocks_free", "blocks_quarantined", b"blocks_quarantined", "handoffs", b"handoffs", "progress", b"progress", "running", b"running", "step_s", b"step_s", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_free", b"blocks_free", "blocks_quarantined", b"blocks_quarantined", "cpu_s", b"cpu_s", "handoffs", b"handoffs", "progress", b"progress", "rss_bytes", b"rss_bytes", "running", b"running", "step_s", b"step_s", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

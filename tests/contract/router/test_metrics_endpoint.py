@@ -64,6 +64,8 @@ async def test_gauges_follow_the_snapshot_without_traffic(endpoint: Endpoint) ->
     assert value(samples, "num_requests_waiting", pool="prefill", worker="prefill-0") == 3
     assert value(samples, "kv_blocks_used", pool="decode", worker="decode-0") == 30
     assert value(samples, "kv_blocks_cached", pool="decode", worker="decode-0") == 20
+    assert value(samples, "kv_blocks_quarantined", pool="decode", worker="decode-0") == 5
+    assert value(samples, "pairs", state="ready") == 1
     assert value(samples, "kv_blocks_total", pool="decode", worker="decode-0") == 200
     assert value(samples, "kv_cache_usage_ratio", pool="decode", worker="decode-0") == 0.15
     assert value(samples, "workers", pool="decode", state="ready") == 1

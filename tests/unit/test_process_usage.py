@@ -1,0 +1,43 @@
+"""What a process uses of its machine is measured, not guessed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from twinpool import process_usage
+from twinpool.process_usage import cpu_seconds, resident_bytes
+from twinpool.pulse import Pulse
+
+
+def test_work_takes_processor_time() -> None:
+    before = cpu_seconds()
+    while cpu_seconds() == before:
+        sum(range(1000))
+    assert cpu_seconds() > before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident now")
+def test_memory_that_is_touched_is_resident_and_falls_when_it_is_freed() -> None:
+    size = 64 * 1024 * 1024
+    before = resident_bytes()
+    touched = bytearray(b"x") * size
+    while_held = resident_bytes()
+    assert while_held - before > size // 2
+    del touched
+    assert while_held - resident_bytes() > size // 2
+
+
+def test_where_the_system_does_not_tell_the_most_so_far_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_usage, "STATM", Path("/nowhere"))
+    assert resident_bytes() > 0
+
+
+def test_a_pulse_knows_no_usage_before_it_was_measured() -> None:
+    pulse = Pulse()
+    assert (pulse.cpu_s, pulse.rss_bytes) == (0.0, 0)
+    pulse.measure_process()
+    assert pulse.cpu_s > 0
+    assert pulse.rss_bytes > 0
