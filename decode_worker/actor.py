@@ -10,4 +10,4 @@ def build_decode_worker(spec: WorkerSpec) -> Worker:
     """Make the worker, in the actor's process."""
     from decode_worker.worker import DecodeWorker  # noqa: PLC0415 (loads torch)
 
-    return DecodeWorker(spec, actor_name=spec.incarnation)
+    return DecodeWorker(spec, actor_name=spec.actor_name)

@@ -72,6 +72,14 @@ class DecodeWorker:
             thread.start()
         return self.session.start()
 
+    def make_way(self) -> None:
+        """Another router is about to open a session."""
+        self.session.make_way()
+
+    def seconds_alone(self) -> float:
+        """How long there has been no router; 0 while there is one."""
+        return self.session.seconds_alone()
+
     def stop(self) -> None:
         """End everything."""
         self._leaving.set()

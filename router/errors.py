@@ -28,6 +28,7 @@ CODES: Mapping[type[errors.TwinpoolError], grpc.StatusCode] = MappingProxyType(
         errors.WorkerLost: grpc.StatusCode.UNAVAILABLE,
         errors.ServerDraining: grpc.StatusCode.UNAVAILABLE,
         errors.StartFailed: grpc.StatusCode.UNAVAILABLE,
+        errors.TakenOver: grpc.StatusCode.UNAVAILABLE,
         errors.RequestCancelled: grpc.StatusCode.CANCELLED,
         errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
         errors.UnsupportedModel: grpc.StatusCode.FAILED_PRECONDITION,

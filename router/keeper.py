@@ -4,7 +4,8 @@ One seat's life, over and over:
 
     starting ─► session open: warming ─► a canary passed: ready ─► exit or session lost ─► (backoff) starting
 
-A worker that fails to become ready crash_loop_limit times in a row is given up.
+A worker that fails to become ready crash_loop_limit times in a row is given up. Once another router of the
+same deployment has taken a worker over, all are let go, alive.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from router.dispatcher import RunningDispatcher
 from router.launcher import Launcher, StartedWorker
@@ -21,7 +23,7 @@ from router.scheduling.commands import ReplaceWorker
 from router.snapshots import Roster, Seat
 from router.worker_session import WorkerSession
 from twinpool.config import ServeConfig
-from twinpool.errors import StartFailed
+from twinpool.errors import StartFailed, TakenOver
 from twinpool.types import Pool, WorkerState
 
 log = logging.getLogger(__name__)
@@ -35,7 +37,8 @@ Progress = Callable[[str], None]
 class PoolKeeper:
     """Fills the seats of a roster through a launcher.
 
-    failed: set to the reason once a seat was given up. broken: called if a bug ends the keeping of a seat.
+    failed: set to the reason once a seat was given up. taken_over: set to the reason once another router has
+    the workers. broken: called if a bug ends the keeping of a seat.
     """
 
     def __init__(
@@ -58,17 +61,17 @@ class PoolKeeper:
         self._running: dict[str, StartedWorker] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._kills: set[asyncio.Task[None]] = set()
+        self._leaves_alive = False
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.taken_over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         for pool, size in ((Pool.PREFILL, config.prefill), (Pool.DECODE, config.decode)):
             for index in range(size):
                 worker_id = f"{pool}-{index}"
                 roster.seats[worker_id] = Seat(worker_id, pool)
 
     def start(self) -> None:
-        """Begin to fill all seats, all at once."""
-        self._tasks = [asyncio.create_task(self._keep(seat)) for seat in self._roster.seats.values()]
-        for task in self._tasks:
-            task.add_done_callback(self._seat_ended)
+        """Begin to fill all seats, all at once; with what an older router left, where that fits."""
+        self._run(self._fill())
 
     def replace(self, command: ReplaceWorker) -> None:
         """End one life of a worker; its seat is filled again as after any other end."""
@@ -79,11 +82,23 @@ class PoolKeeper:
             task.add_done_callback(self._kills.discard)
             task.add_done_callback(_log_failure)
 
-    async def stop(self) -> None:
-        """Let go of all seats and end all workers."""
+    async def stop(self, *, leave_alive: bool = False) -> None:
+        """Let go of all seats, and end all workers unless they are left alive for another router."""
+        self._leaves_alive = self._leaves_alive or leave_alive
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _fill(self) -> None:
+        seats = list(self._roster.seats.values())
+        await self._launcher.take_over({seat.worker_id: seat.pool for seat in seats})
+        for seat in seats:
+            self._run(self._keep(seat))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
 
     async def _keep(self, seat: Seat) -> None:
         num_failures = 0
@@ -112,20 +127,27 @@ class PoolKeeper:
             return await self._serve(seat, worker, session)
         except StartFailed as error:
             return False, error.message
+        except TakenOver as error:
+            self._let_go(error)
+            raise asyncio.CancelledError from error
         except asyncio.CancelledError:
             await session.close()
-            await asyncio.shield(self._launcher.stop(worker))
+            if not self._leaves_alive:
+                await asyncio.shield(self._launcher.stop(worker))
             raise
         finally:
             del self._running[seat.worker_id]
             await session.close()
+            if self._leaves_alive:
+                self._launcher.release(worker)
             # A worker whose session is gone may still run: only its end makes room for the next.
             await asyncio.shield(self._launcher.kill(worker))
 
     async def _serve(self, seat: Seat, worker: StartedWorker, session: WorkerSession) -> tuple[bool, str]:
         hello = await session.open(SESSION_TIMEOUT_S)
         blocks, size = hello.blocks_total, hello.block_size
-        self._progress(f"{seat.worker_id} is up: {blocks} blocks, {blocks * size} tokens")
+        how = "is up" if not worker.attached else "was up and is taken over"
+        self._progress(f"{seat.worker_id} {how}: {blocks} blocks, {blocks * size} tokens")
         self._dispatcher.worker_up(seat.worker_id, hello, session)
         listener = functools.partial(self._dispatcher.worker_said, worker.worker_id, worker.incarnation)
         ends = [
@@ -148,8 +170,19 @@ class PoolKeeper:
         workers = self._dispatcher.snapshot().workers
         return any(view.id == worker_id and view.state is WorkerState.READY for view in workers)
 
-    def _seat_ended(self, task: asyncio.Task[None]) -> None:
-        """A bug in the keeping of a seat must not leave it empty in silence."""
+    def _let_go(self, error: TakenOver) -> None:
+        """Another router has a worker, and so will have all: none may be ended by us any more."""
+        log.error("%s", error.message)
+        self._leaves_alive = True
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._dispatcher.give_up(error.message)
+        if not self.taken_over.done():
+            self.taken_over.set_result(error.message)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A bug in the keeping of seats must not leave one empty in silence."""
         if not task.cancelled() and (error := task.exception()):
             log.error("a seat is kept no more", exc_info=error)
             self._broken(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,13 +11,17 @@ from twinpool.types import Pool
 
 @dataclass(frozen=True, slots=True)
 class StartedWorker:
-    """One life of a worker's process. address: host:port of its session. node: where it runs."""
+    """One life of a worker's process.
+
+    address: host:port of its session. node: where it runs. attached: an older router started it.
+    """
 
     worker_id: str
     pool: Pool
     incarnation: str
     address: str
     node: str
+    attached: bool = False
 
 
 class Launcher(Protocol):
@@ -25,12 +30,25 @@ class Launcher(Protocol):
     secret: str
     """The cluster's secret, which every session shows."""
 
+    async def take_over(self, seats: Mapping[str, Pool]) -> None:
+        """Before the first start: keep what an older router left for these seats, and end what does not fit.
+
+        seats: the pool of each worker id.
+        """
+        ...
+
     async def start(self, worker_id: str, pool: Pool) -> StartedWorker:
-        """Start a worker and wait until it listens. Raises StartFailed, with the reason."""
+        """Start a worker, or attach one taken over, and wait until it listens.
+
+        Raises StartFailed, with the reason.
+        """
         ...
 
     async def wait_for_exit(self, worker: StartedWorker) -> str:
-        """Wait until the worker's process has ended; why, in words."""
+        """Wait until the worker's process has ended; why, in words.
+
+        Raises TakenOver where another router has the worker now.
+        """
         ...
 
     async def stop(self, worker: StartedWorker) -> None:
@@ -38,5 +56,9 @@ class Launcher(Protocol):
         ...
 
     async def kill(self, worker: StartedWorker) -> None:
-        """End a worker at once. A worker already gone is fine."""
+        """End a worker at once. A worker already gone or released is fine."""
+        ...
+
+    def release(self, worker: StartedWorker) -> None:
+        """Forget a worker without ending it: the next router may take it over."""
         ...

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import grpc
 
-from twinpool.errors import StartFailed
+from twinpool.errors import StartFailed, TakenOver
 from twinpool.messages import Command, Event, Hello
 from twinpool.rpc.limits import SECRET_KEY, SESSION_OPTIONS
 from twinpool.rpc.worker_codec import UnknownMessage, command_to_pb, event_from_pb
@@ -57,13 +57,18 @@ class WorkerSession:
         self._outgoing.put_nowait(command)
 
     async def run(self, listener: SessionListener) -> str:
-        """Pass events on until the session ends; why it ended."""
+        """Pass events on until the session ends; why it ended.
+
+        Raises TakenOver where another router has the worker now.
+        """
         assert self._call is not None  # noqa: S101 (open() was awaited)
         writer = asyncio.create_task(self._write(self._call))
         try:
             while isinstance(response := await self._call.read(), pb.SessionResponse):
                 listener(event_from_pb(response))
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.ABORTED:
+                raise TakenOver(str(error.details())) from error
             return f"session lost: {error.details()}"
         except UnknownMessage as error:
             return f"session given up: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,6 +97,8 @@ class RouterConfig:
     """Seconds one write to a client may block before its request is ended."""
     grace_s: float = 10.0
     """Seconds that running streams get to finish when the server stops."""
+    orphan_timeout_s: float = 60.0
+    """Seconds that workers on a joined cluster wait for the next router when theirs is gone."""
     start_timeout_s: float = 120.0
     """Seconds for all workers to become ready."""
     crash_loop_limit: int = 5
@@ -109,7 +112,8 @@ class RouterConfig:
             _require(getattr(self, name) >= 0, f"{name.replace('_', '-')} must not be negative")
         # Idle workers report once a second.
         _require(self.stuck_after_s >= 2, f"stuck-after-s must be at least 2, not {self.stuck_after_s:g}")
-        for name in ("slow_reader_s", "start_timeout_s", "max_request_s", "stuck_after_s"):
+        positive = ("slow_reader_s", "orphan_timeout_s", "start_timeout_s", "max_request_s", "stuck_after_s")
+        for name in positive:
             _require(getattr(self, name) > 0, f"{name.replace('_', '-')} must be positive")
 
 
@@ -137,6 +141,8 @@ class ServeConfig:
     """Metrics port (HTTP /metrics); 0 takes a free one."""
     ray_address: str = "local"
     """Ray cluster to join; local starts one for this command alone."""
+    deployment: str = "twinpool"
+    """Name on a joined cluster; a newer router of the same name takes the workers over."""
     cache_dir: Path | None = None
     """Where prepared models are kept; none takes the user's cache folder."""
     log_level: str = "warning"
@@ -151,5 +157,9 @@ class ServeConfig:
         for name in ("port", "ops_port", "metrics_port"):
             value = getattr(self, name)
             _require(0 <= value <= 65535, f"{name.replace('_', '-')} must be 0 to 65535, not {value}")
+        _require(
+            re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", self.deployment) is not None,
+            f"deployment must be 1 to 40 of a-z, 0-9 and inner hyphens, not {self.deployment!r}",
+        )
         levels = ("debug", "info", "warning", "error")
         _require(self.log_level in levels, f"log-level must be one of {', '.join(levels)}")

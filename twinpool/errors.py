@@ -104,6 +104,12 @@ class ModelSourceError(TwinpoolError):
     reason = "MODEL_SOURCE"
 
 
+class TakenOver(TwinpoolError):
+    """A newer router of the same deployment has the workers now."""
+
+    reason = "TAKEN_OVER"
+
+
 class StartFailed(TwinpoolError):
     """The system did not come up; the message says which part and why."""
 

@@ -1,4 +1,8 @@
-"""Runs a worker as a Ray actor: the thin adapter that both pools share."""
+"""Runs a worker as a Ray actor: the thin adapter that both pools share.
+
+On a cluster that outlives the router, so do its actors: the next router finds them by name, takes them
+over, or ends them. An actor that no router takes over ends itself after a while.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import ray
@@ -15,12 +20,23 @@ import ray.util
 
 from twinpool.worker_spec import WorkerSpec
 
+log = logging.getLogger(__name__)
+ORPHAN_POLL_S = 1.0
+
 
 class Worker(Protocol):
     """What an actor runs."""
 
     def start(self) -> int:
         """Serve; the session's port."""
+        ...
+
+    def make_way(self) -> None:
+        """End the session with the present router in favour of another one's."""
+        ...
+
+    def seconds_alone(self) -> float:
+        """How long there has been no router; 0 while there is one."""
         ...
 
     def stop(self) -> None:
@@ -32,6 +48,16 @@ class Worker(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a router must know of a worker to open a session. spec: as it was started, with its secret."""
+
+    spec: WorkerSpec
+    host: str
+    port: int
+    node: str
+
+
 class WorkerActor:
     """One life of a worker's process.
 
@@ -39,18 +65,31 @@ class WorkerActor:
     """
 
     def __init__(self, spec: WorkerSpec, build: Callable[[WorkerSpec], Worker]) -> None:
-        self._spec = _prepare_process(spec)
-        self._worker = build(self._spec)
+        self._spec = spec
+        self._host = spec.host or _node_address()
+        _prepare_process(spec)
+        self._worker = build(dataclasses.replace(spec, host=self._host))
         self._port = self._worker.start()
         self._stopped = threading.Event()
+        self._waiter = threading.Event()
+        threading.Thread(target=self._leave_if_orphaned, name="orphan", daemon=True).start()
 
-    def address(self) -> tuple[str, int, str]:
-        """Host and port of the session, and the node's address."""
-        return self._spec.host, self._port, _node_address()
+    def introduce(self) -> Introduction:
+        """Where this worker is, and what it is."""
+        return Introduction(self._spec, self._host, self._port, _node_address())
 
-    def wait(self) -> None:
-        """Return when `stop` was called; fails, for the caller, when the process dies."""
-        self._stopped.wait()
+    def take_over(self) -> Introduction:
+        """The same, for a router that has found this worker: the present router's session ends first."""
+        self._worker.make_way()
+        return self.introduce()
+
+    def wait(self) -> bool:
+        """Return True when `stop` was called, False when another router waits; fails when we die."""
+        self._waiter.set()  # whoever waited before is a router that is gone, and held a thread of ours
+        self._waiter = waiter = threading.Event()
+        while not self._stopped.is_set() and not waiter.wait(ORPHAN_POLL_S):
+            pass
+        return self._stopped.is_set()
 
     def stop(self) -> None:
         """End the worker's work; the process is left to the launcher."""
@@ -63,6 +102,19 @@ class WorkerActor:
         """See `twinpool.transfer.ray_receiver`."""
         return self._worker.hear_sender(word, *arguments)
 
+    def _leave_if_orphaned(self) -> None:
+        timeout_s = self._spec.orphan_timeout_s
+        while not self._stopped.wait(ORPHAN_POLL_S):
+            if self._worker.seconds_alone() > timeout_s:
+                log.warning("%s: no router for %g s; leaving", self._spec.worker_id, timeout_s)
+                break
+        else:
+            return
+        try:
+            self.stop()
+        finally:
+            ray.kill(ray.get_runtime_context().current_actor)
+
 
 def remote_worker_actor() -> Any:
     """The actor class as Ray wants it; `max_restarts=0`, since the launcher replaces dead workers itself."""
@@ -71,8 +123,8 @@ def remote_worker_actor() -> Any:
     return remote(num_cpus=1, max_restarts=0, max_concurrency=4, concurrency_groups=groups)(WorkerActor)
 
 
-def _prepare_process(spec: WorkerSpec) -> WorkerSpec:
-    """Send all output to stderr, and name the host to listen on if the spec leaves it to the node."""
+def _prepare_process(spec: WorkerSpec) -> None:
+    """Send all output to stderr, and keep idle threads quiet."""
     # OpenMP threads that spin while they wait take the cores from the other workers: with two threads a
     # worker on two busy cores, a decode step took 1,531 ms spinning and 55 ms not. Read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -81,7 +133,6 @@ def _prepare_process(spec: WorkerSpec) -> WorkerSpec:
     logging.basicConfig(
         level=spec.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
     )
-    return dataclasses.replace(spec, host=spec.host or _node_address())
 
 
 def _node_address() -> str:

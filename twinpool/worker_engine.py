@@ -47,10 +47,12 @@ def load_worker_engine(spec: WorkerSpec, *, shared: bool) -> WorkerEngine:
     """Load weights, allocate and touch the cache, warm up.
 
     shared: put the cache where senders on this host can write into it (Linux). Raises StartFailed where
-    the memory budget holds no block or the memory is not there.
+    the weights are not the router's, the memory budget holds no block, or the memory is not there.
     """
     set_threads(spec.threads)
     model = PreparedModel.load(Path(spec.model_folder))
+    if spec.model_digest and model.digest != spec.model_digest:
+        raise StartFailed(f"{spec.model_folder} holds other weights here than on the router's node")
     layout = cache_layout(model.config, block_size=spec.engine.block_size, dtype=spec.dtype)
     num_blocks = layout.num_blocks(spec.engine.kv_memory_mib * MIB)
     if num_blocks < 1:

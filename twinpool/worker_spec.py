@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.types import Pool
@@ -12,21 +12,37 @@ from twinpool.types import Pool
 class WorkerSpec:
     """One life of one worker.
 
-    worker_id: its name, kept by its replacement. incarnation: this life's name, unique for all time.
-    model_folder: the prepared folder, readable on the worker's node.
+    deployment: the system it belongs to. worker_id: its name, kept by its replacement.
+    incarnation: this life's name, unique for all time.
+    version: Twinpool's. model_folder: the prepared folder, readable on the worker's node.
+    model_digest: that of the weights which must be found there.
     dtype: float32 or bfloat16. threads: compute threads.
     host: where its session listens; empty takes the node's own address.
+    orphan_timeout_s: seconds without a router after which it ends itself.
     secret: the cluster's; shown by every session and pair.
     """
 
+    deployment: str = "twinpool"
     worker_id: str
     pool: Pool
     incarnation: str
+    version: str = ""
     model_folder: str
+    model_digest: str = ""
     dtype: str
     threads: int
     engine: EngineConfig
     handoff: HandoffConfig
     host: str = "127.0.0.1"
     log_level: str = "warning"
+    orphan_timeout_s: float = 60.0
     secret: str = field(repr=False)
+
+    @property
+    def actor_name(self) -> str:
+        """The name of the actor that runs it, under Ray."""
+        return f"{self.deployment}/{self.incarnation}"
+
+    def serves_like(self, other: WorkerSpec) -> bool:
+        """Whether a worker of one spec may take the place of one of the other's."""
+        return replace(self, incarnation="", secret="") == replace(other, incarnation="", secret="")

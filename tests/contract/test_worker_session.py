@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from router.worker_session import WorkerSession
-from twinpool.errors import StartFailed
+from twinpool.errors import StartFailed, TakenOver
 from twinpool.messages import Command, Event, Evict, Granted, Hello, LoadReport, Refused
 from twinpool.rpc import session_server
 from twinpool.rpc.limits import SECRET_KEY
@@ -169,11 +169,26 @@ async def test_closed_session_is_lost_once_and_another_may_follow(
 async def test_newer_session_ends_the_older(served: Served, router: Router, another: Router) -> None:
     await router.open()
     await another.open()
-    assert await router.end() == "session ended"
+    with pytest.raises(TakenOver):
+        await router.end()
     assert served.worker.num_lost == 1
     served.server.publish(granted(1))
     await another.wait_for(1)
     assert router.events == []
+
+
+async def test_session_ends_for_a_router_that_is_yet_to_come(
+    served: Served, router: Router, another: Router
+) -> None:
+    await router.open()
+    assert served.server.seconds_alone() == 0.0
+    served.server.make_way()
+    with pytest.raises(TakenOver):
+        await router.end()
+    assert served.server.seconds_alone() > 0.0
+    await another.open()
+    assert served.server.seconds_alone() == 0.0
+    assert served.worker.num_lost == 1
 
 
 async def test_older_session_that_cannot_end_is_obeyed_no_more(served: Served, another: Router) -> None:

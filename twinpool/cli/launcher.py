@@ -1,4 +1,7 @@
-"""Starts and ends workers as Ray actors: the router's `Launcher`."""
+"""Starts and ends workers as Ray actors: the router's `Launcher`.
+
+On a cluster that was joined, actors are detached and named per deployment: the next router takes them over.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
 
@@ -16,10 +20,13 @@ from decode_worker.actor import build_decode_worker
 from prefill_worker.actor import build_prefill_worker
 from router.launcher import StartedWorker
 from twinpool.cli.cluster import NAMESPACE, Cluster
+from twinpool.cli.survivors import Survivor, take_over
 from twinpool.config import ServeConfig
-from twinpool.errors import StartFailed
+from twinpool.errors import StartFailed, TakenOver
+from twinpool.model.config import PreparedModel
+from twinpool.rpc.limits import TAKEN_OVER
 from twinpool.types import Pool
-from twinpool.worker_actor import Worker, remote_worker_actor
+from twinpool.worker_actor import Introduction, Worker, remote_worker_actor
 from twinpool.worker_spec import WorkerSpec
 
 STOP_TIMEOUT_S = 5.0
@@ -32,34 +39,54 @@ BUILDERS: Builders = MappingProxyType({Pool.PREFILL: build_prefill_worker, Pool.
 class RayLauncher:
     """One actor per life of a worker; `max_restarts=0`, since the router's keeper replaces them itself.
 
-    model_folder: the prepared model, at the same path on every node. dtype: float32 or bfloat16.
+    model: prepared, at the same path on every node. dtype: float32 or bfloat16.
     builders: the one seam at which tests give workers faults.
     """
 
     def __init__(
-        self, config: ServeConfig, cluster: Cluster, model_folder: str, dtype: str, builders: Builders
+        self, config: ServeConfig, cluster: Cluster, model: PreparedModel, dtype: str, builders: Builders
     ) -> None:
         self.secret = secrets.token_hex(32)
         self._config = config
         self._cluster = cluster
-        self._model_folder = model_folder
+        self._model = model
         self._dtype = dtype
         self._builders = builders
         self._actor_class = remote_worker_actor()
         self._actors: dict[str, Any] = {}
         self._exits: dict[str, asyncio.Future[Any]] = {}
+        self._survivors: dict[str, Survivor] = {}
+
+    async def take_over(self, seats: Mapping[str, Pool]) -> None:
+        """Have the workers that an older router left ready for these seats; end those that do not fit.
+
+        A cluster of this process's own has none.
+        """
+        if self._cluster.is_local:
+            return
+
+        def wanted(spec: WorkerSpec) -> bool:
+            pool = seats.get(spec.worker_id)
+            return pool is not None and spec.serves_like(self._spec(spec.worker_id, pool, ""))
+
+        self._survivors = await take_over(self._config.deployment, wanted)
+        for survivor in self._survivors.values():
+            self.secret = survivor.introduction.spec.secret
 
     async def start(self, worker_id: str, pool: Pool) -> StartedWorker:
         """See `Launcher.start`. Loading is bounded by start_timeout_s."""
+        if survivor := self._survivors.pop(worker_id, None):
+            return self._started(survivor.actor, survivor.introduction, attached=True)
         incarnation = f"{worker_id}-{secrets.token_hex(6)}"
-        named = self._actor_class.options(name=incarnation, namespace=NAMESPACE)
-        # Creating a named actor asks the cluster, and waits for its answer.
         spec = self._spec(worker_id, pool, incarnation)
+        lifetime = None if self._cluster.is_local else "detached"
+        named = self._actor_class.options(name=spec.actor_name, namespace=NAMESPACE, lifetime=lifetime)
+        # Creating a named actor asks the cluster, and waits for its answer.
         actor = await asyncio.to_thread(named.remote, spec, self._builders[pool])
         self._actors[incarnation] = actor
         try:
             timeout_s = self._config.router.start_timeout_s
-            host, port, node = await asyncio.wait_for(_result(actor.address.remote()), timeout_s)
+            introduction = await asyncio.wait_for(_result(actor.introduce.remote()), timeout_s)
         except TimeoutError as error:
             await self._kill(incarnation)
             free = await asyncio.to_thread(_free_resources)
@@ -70,18 +97,16 @@ class RayLauncher:
         except asyncio.CancelledError:
             await asyncio.shield(self._kill(incarnation))
             raise
-        exit_ = asyncio.ensure_future(_result(actor.wait.remote()))
-        # Also when nobody waits any more, as after our own kill, its error is no news.
-        exit_.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._exits[incarnation] = exit_
-        return StartedWorker(worker_id, pool, incarnation, f"{host}:{port}", node)
+        return self._started(actor, introduction, attached=False)
 
     async def wait_for_exit(self, worker: StartedWorker) -> str:
         """See `Launcher.wait_for_exit`."""
         try:
-            await asyncio.shield(self._exits[worker.incarnation])
+            was_stopped = await asyncio.shield(self._exits[worker.incarnation])
         except ray.exceptions.RayError as error:
             return _last_line(error)
+        if not was_stopped:
+            raise TakenOver(TAKEN_OVER)
         return "it was stopped"
 
     async def stop(self, worker: StartedWorker) -> None:
@@ -98,20 +123,41 @@ class RayLauncher:
         """See `Launcher.kill`."""
         await self._kill(worker.incarnation)
 
+    def release(self, worker: StartedWorker) -> None:
+        """See `Launcher.release`."""
+        self._actors.pop(worker.incarnation, None)
+        self._exits.pop(worker.incarnation, None)
+
+    def _started(self, actor: Any, introduction: Introduction, *, attached: bool) -> StartedWorker:
+        spec = introduction.spec
+        exit_ = asyncio.ensure_future(_result(actor.wait.remote()))
+        # Also when nobody waits any more, as after our own kill, its error is no news.
+        exit_.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._actors[spec.incarnation] = actor
+        self._exits[spec.incarnation] = exit_
+        address = f"{introduction.host}:{introduction.port}"
+        return StartedWorker(
+            spec.worker_id, spec.pool, spec.incarnation, address, introduction.node, attached
+        )
+
     def _spec(self, worker_id: str, pool: Pool, incarnation: str) -> WorkerSpec:
         num_workers = self._config.prefill + self._config.decode
         share = max(1, self._cluster.num_cores // num_workers)
         return WorkerSpec(
+            deployment=self._config.deployment,
             worker_id=worker_id,
             pool=pool,
             incarnation=incarnation,
-            model_folder=self._model_folder,
+            version=version("twinpool"),
+            model_folder=str(self._model.folder),
+            model_digest=self._model.digest,
             dtype=self._dtype,
             threads=self._config.engine.threads or share,
             engine=self._config.engine,
             handoff=self._config.handoff,
             host="127.0.0.1" if self._cluster.is_local else "",
             log_level=self._config.log_level,
+            orphan_timeout_s=self._config.router.orphan_timeout_s,
             secret=self.secret,
         )
 

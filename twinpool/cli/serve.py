@@ -2,6 +2,9 @@
 
 prepare the model, once ─► start or join Ray ─► start the system (`twinpool.cli.system`) ─► ready ─►
 SIGINT or SIGTERM: drain (a second one: end the streams at once) ─► end all
+
+On a cluster that was joined, SIGTERM leaves the workers to the next router of the same deployment, as an
+upgrade of the router wants; SIGINT ends them.
 """
 
 from __future__ import annotations
@@ -84,9 +87,10 @@ class _Serving:
 
     async def serve(self, model: PreparedModel, cluster: Cluster) -> int:
         """The exit code: INTERRUPTED if the signal came before all was ready."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._signalled)
         self._system = ServingSystem(self._config, model, cluster, self._steps)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            leaves_workers = number is signal.SIGTERM and not cluster.is_local
+            asyncio.get_running_loop().add_signal_handler(number, self._signalled, leaves_workers)
         async with self._system.running() as system:
             if not await system.wait_until_ready(self._stop):
                 self._steps("stopped before it was ready")
@@ -95,16 +99,24 @@ class _Serving:
             await self._until_stopped(system)
             streams, grace_s = system.num_requests, self._config.router.grace_s
             self._steps(f"stopping: {streams} streams may finish within {grace_s:g} s")
+            if system.leave_workers:
+                wait_s = self._config.router.orphan_timeout_s
+                self._steps(f"the workers stay: another router has {wait_s:g} s to take them over")
         return Exit.DONE
 
-    def _signalled(self) -> None:
-        if self._stop.is_set() and self._system is not None:
+    def _signalled(self, leaves_workers: bool) -> None:
+        assert self._system is not None  # noqa: S101 (made before the handlers are set)
+        if self._stop.is_set():
             self._steps("stopping at once")
             self._system.hurry()
+        self._system.leave_workers = leaves_workers
         self._stop.set()
 
     async def _until_stopped(self, system: ServingSystem) -> None:
-        system.broken.add_done_callback(lambda _: self._stop.set())
+        for ending in (system.broken, system.taken_over):
+            ending.add_done_callback(lambda _: self._stop.set())
         await self._stop.wait()
         if system.broken.done():
             raise InternalError(f"the router is broken: {system.broken.result()!r}")
+        if system.taken_over.done():
+            self._steps(system.taken_over.result())

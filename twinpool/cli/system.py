@@ -44,6 +44,8 @@ class ServingSystem:
     """All parts of a running router, wired together; made on the event loop that it runs on.
 
     broken: set to the error if a part ended that must run always; then nothing can be relied on any more.
+    taken_over: set to the reason once another router has the workers.
+    leave_workers: whether they stay, for the next router, when this one ends.
     """
 
     def __init__(
@@ -70,10 +72,12 @@ class ServingSystem:
         metrics.describe(version("twinpool"), {"block_size": str(config.engine.block_size), "dtype": dtype})
         self.dispatcher = RunningDispatcher(config, model.name, metrics, roster)
         canary = Canary(self.dispatcher, (0,) * CANARY_PROMPT_TOKENS, CANARY_TIMEOUT_S)
-        launcher = RayLauncher(config, cluster, str(model.folder), dtype, builders)
+        launcher = RayLauncher(config, cluster, model, dtype, builders)
         self._keeper = PoolKeeper(
             config, launcher, self.dispatcher, roster, metrics, steps, broken=self._break
         )
+        self.taken_over = self._keeper.taken_over
+        self.leave_workers = False
         self.dispatcher.replace = self._keeper.replace
         self.dispatcher.probe = _Probe(canary, steps)
         self._metrics_server = MetricsServer(metrics, self.dispatcher.snapshot)
@@ -107,7 +111,7 @@ class ServingSystem:
         finally:
             self.dispatcher.drain()
             await self._server.stop(config.router.grace_s)
-            await self._keeper.stop()
+            await self._keeper.stop(leave_alive=self.leave_workers)
             await self._metrics_server.stop()
             for task in tasks:
                 task.cancel()
@@ -128,7 +132,7 @@ class ServingSystem:
         try:
             async with asyncio.timeout(self._config.router.start_timeout_s):
                 while not self._all_ready():
-                    for failure in (self._keeper.failed, self.broken):
+                    for failure in (self._keeper.failed, self.taken_over, self.broken):
                         if failure.done():
                             raise StartFailed(str(failure.result()))
                     await asyncio.wait({stopped}, timeout=READY_POLL_S)

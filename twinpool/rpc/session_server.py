@@ -2,7 +2,8 @@
 
 The life of a session: the router dials and shows the cluster's secret; the worker says `Hello`; commands
 come in and events go out, each in order; when the stream ends, `session_lost` is called once. A newer
-session ends an older one first, so that at most one router is ever obeyed.
+session ends an older one first, with ABORTED, so that at most one router is ever obeyed and the older one
+knows that its workers live on.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import contextlib
 import hmac
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVarTuple
 
 import grpc
 
 from twinpool.messages import Command, Event, Hello
-from twinpool.rpc.limits import SECRET_KEY, SESSION_OPTIONS
+from twinpool.rpc.limits import SECRET_KEY, SESSION_OPTIONS, TAKEN_OVER
 from twinpool.rpc.worker_codec import command_from_pb, event_to_pb
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.v1 import worker_pb2_grpc as pb_grpc
@@ -26,7 +28,7 @@ from twinpool.v1 import worker_pb2_grpc as pb_grpc
 log = logging.getLogger(__name__)
 STOP_GRACE_S = 1.0
 START_TIMEOUT_S = 10.0
-Argument = TypeVar("Argument")
+Arguments = TypeVarTuple("Arguments")
 
 
 class SessionHandler(Protocol):
@@ -46,10 +48,14 @@ class SessionHandler(Protocol):
 
 
 class _Session:
-    """One router's stream: the events still to be written to it; None ends it."""
+    """One router's stream: the events still to be written to it; None ends it.
+
+    superseded: another router has taken the worker over.
+    """
 
     def __init__(self) -> None:
         self.outgoing: asyncio.Queue[Event | None] = asyncio.Queue()
+        self.superseded = False
 
 
 class _WorkerServicer(pb_grpc.WorkerServicer):
@@ -58,6 +64,7 @@ class _WorkerServicer(pb_grpc.WorkerServicer):
         self._secret = secret
         self._current: _Session | None = None
         self._refusal = ""
+        self.alone_since: float | None = time.monotonic()
 
     def publish(self, event: Event) -> None:
         if self._current is not None:
@@ -77,19 +84,22 @@ class _WorkerServicer(pb_grpc.WorkerServicer):
         await self._authenticate(context)
         if self._refusal:
             await context.abort(grpc.StatusCode.UNAVAILABLE, self._refusal)
-        session = self._replace_current()
+        self.supersede()
+        session = self._current = _Session()
+        self.alone_since = None
         reader = asyncio.create_task(self._read(session, request_iterator))
         try:
             yield event_to_pb(self._handler.hello())
             while (event := await session.outgoing.get()) is not None:
                 yield event_to_pb(event)
+            if session.superseded:
+                await context.abort(grpc.StatusCode.ABORTED, TAKEN_OVER)
             if reader.done():
                 reader.result()  # a command that failed ends the session as an error
         finally:
             reader.cancel()
             if self._current is session:
-                self._current = None
-                self._handler.session_lost()
+                self._lose_current()
 
     async def _authenticate(
         self, context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse]
@@ -98,12 +108,17 @@ class _WorkerServicer(pb_grpc.WorkerServicer):
         if not hmac.compare_digest(str(shown).encode(), self._secret.encode()):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong cluster secret")
 
-    def _replace_current(self) -> _Session:
+    def supersede(self) -> None:
+        """End the session, if there is one, in favour of another router's."""
         if self._current is not None:
+            self._current.superseded = True
             self._current.outgoing.put_nowait(None)
-            self._handler.session_lost()
-        self._current = _Session()
-        return self._current
+            self._lose_current()
+
+    def _lose_current(self) -> None:
+        self._current = None
+        self.alone_since = time.monotonic()
+        self._handler.session_lost()
 
     async def _read(self, session: _Session, requests: AsyncIterator[pb.SessionRequest]) -> None:
         try:
@@ -145,6 +160,15 @@ class SessionServer:
         """The worker cannot go on: end the session and refuse all others, so that the router replaces it."""
         self._call(self._servicer.refuse, why)
 
+    def make_way(self) -> None:
+        """Another router is about to open a session: the one that is open, if any, ends as superseded."""
+        self._call(self._servicer.supersede)
+
+    def seconds_alone(self) -> float:
+        """How long no router has been there; 0 while one is."""
+        since = self._servicer.alone_since
+        return 0.0 if since is None else time.monotonic() - since
+
     def stop(self) -> None:
         """End the session and stop listening; returns within about STOP_GRACE_S."""
         if not self._thread.is_alive():
@@ -162,10 +186,10 @@ class SessionServer:
         await self._server.start()
         return port
 
-    def _call(self, function: Callable[[Argument], None], argument: Argument) -> None:
+    def _call(self, function: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
         # Other threads may outlive the session's; once its loop is closed there is nobody to tell.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function, argument)
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     async def _stop(self) -> None:
         self._servicer.refuse("the worker is leaving")

@@ -1,0 +1,158 @@
+"""On a cluster that outlives the router its workers live on, hold nothing, and serve the next router."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.running import what_is_left
+from tests.integration.shared_cluster import Serve, SharedCluster, wait_for
+from tests.reference import reference_case
+from twinpool import Client
+from twinpool.client.operations import OperationsClient
+from twinpool.client.status import Status
+from twinpool.errors import TwinpoolError
+from twinpool.model.config import PreparedModel
+
+ORPHAN_S = "8"
+
+
+@pytest.fixture(scope="module")
+def cluster(model: PreparedModel) -> Iterator[SharedCluster]:
+    home = Path(tempfile.mkdtemp(prefix="tps-", dir="/tmp"))
+    cluster = SharedCluster(home)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(home)
+
+
+@pytest.fixture
+def serve(cluster: SharedCluster, tmp_path: Path) -> Iterator[ServeOnce]:
+    serves = ServeOnce(cluster, tmp_path)
+    yield serves
+    serves.end()
+    wait_for(lambda: not cluster.workers())
+
+
+class ServeOnce:
+    """Starts `serve` commands; those that run at the end are ended, with their workers."""
+
+    def __init__(self, cluster: SharedCluster, folder: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._all: list[Serve] = []
+
+    def __call__(self, *arguments: str) -> Serve:
+        served = Serve(self._cluster, self._folder / f"serve-{len(self._all)}.log", *arguments)
+        self._all.append(served)
+        served.wait_until_ready()
+        return served
+
+    def end(self) -> None:
+        for served in self._all:
+            if served.process.poll() is None:
+                served.end(signal.SIGINT)
+            assert served.process.stdout is not None
+            served.process.stdout.close()
+
+
+def status_of(served: Serve) -> Status:
+    with OperationsClient(served.operations) as operations:
+        return operations.status()
+
+
+def lives_of(served: Serve) -> dict[str, tuple[str, int]]:
+    return {worker.id: (worker.incarnation, worker.pid) for worker in status_of(served).workers}
+
+
+def require_exact_and_at_rest(served: Serve) -> None:
+    wait_for(lambda: not what_is_left(status_of(served)))
+    case = reference_case("plain")
+    with Client(served.inference) as client:
+        answer = client.complete(case.prompt_ids, max_tokens=8, temperature=0.0, ignore_eos=True)
+    assert answer.token_ids == case.output_ids[:8]
+    wait_for(lambda: not what_is_left(status_of(served)))
+
+
+def test_workers_of_a_killed_router_keep_their_weights_and_free_its_blocks(
+    cluster: SharedCluster, serve: ServeOnce
+) -> None:
+    first = serve("--prefill", "2")
+    lives = lives_of(first)
+    with Client(first.inference) as client:
+        stream = client.generate("Once upon a time", max_tokens=2000, temperature=0.0, ignore_eos=True)
+        next(stream)
+        first.end(signal.SIGKILL)
+        with pytest.raises(TwinpoolError) as ending:
+            list(stream)
+    assert ending.value.reason == "SERVER_UNREACHABLE"
+    second = serve("--prefill", "2")
+    assert lives_of(second) == lives
+    assert second.log.read_text().count("was up and is taken over") == 3
+    require_exact_and_at_rest(second)
+
+
+def test_workers_stay_for_the_next_router_after_sigterm_and_not_after_sigint(
+    cluster: SharedCluster, serve: ServeOnce
+) -> None:
+    first = serve()
+    lives = lives_of(first)
+    assert first.end(signal.SIGTERM) == 0
+    second = serve()
+    assert lives_of(second) == lives
+    require_exact_and_at_rest(second)
+    assert second.end(signal.SIGINT) == 0
+    wait_for(lambda: not cluster.workers())
+
+
+def test_workers_that_differ_from_what_the_next_router_wants_are_ended(
+    cluster: SharedCluster, serve: ServeOnce
+) -> None:
+    first = serve("--prefill", "2")
+    lives = lives_of(first)
+    first.end(signal.SIGKILL)
+    second = serve("--prefill-budget-tokens", "128")
+    assert {life for life, _ in lives_of(second).values()}.isdisjoint(life for life, _ in lives.values())
+    assert len(cluster.workers()) == 2
+    require_exact_and_at_rest(second)
+
+
+def test_newer_router_ends_the_older_and_takes_its_workers(cluster: SharedCluster, serve: ServeOnce) -> None:
+    first = serve()
+    lives = lives_of(first)
+    with Client(first.inference) as client:
+        stream = client.generate("Once upon a time", max_tokens=2000, temperature=0.0, ignore_eos=True)
+        next(stream)
+        second = serve()
+        with pytest.raises(TwinpoolError) as ending:
+            list(stream)
+    assert ending.value.reason == "POOL_UNAVAILABLE"
+    assert first.process.wait(60.0) == 0
+    assert "another router has taken the worker over" in first.log.read_text()
+    assert lives_of(second) == lives
+    require_exact_and_at_rest(second)
+
+
+def test_deployments_of_other_names_do_not_touch_one_another(
+    cluster: SharedCluster, serve: ServeOnce
+) -> None:
+    first = serve()
+    lives = lives_of(first)
+    second = serve("--deployment", "other")
+    require_exact_and_at_rest(first)
+    require_exact_and_at_rest(second)
+    assert lives_of(first) == lives
+
+
+def test_workers_that_no_router_takes_over_leave(cluster: SharedCluster, serve: ServeOnce) -> None:
+    served = serve("--orphan-timeout-s", ORPHAN_S)
+    served.end(signal.SIGKILL)
+    assert len(cluster.workers()) == 2
+    wait_for(lambda: not cluster.workers())
