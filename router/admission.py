@@ -35,11 +35,16 @@ def check_request_id(request_id: str, field: str = "request_id") -> None:
 
 
 def check_abort_ids(request_ids: Sequence[str]) -> None:
-    """Only their number counts: an impossible id is merely not in flight."""
+    """Each must be one that a request could have; that of no request in flight is fine."""
     if len(request_ids) > MAX_ABORT_IDS:
         raise InvalidRequest(
             "request_ids", f"request_ids has {len(request_ids)} entries; the limit is {MAX_ABORT_IDS}"
         )
+    for index, request_id in enumerate(request_ids):
+        field = f"request_ids[{index}]"
+        if not request_id:
+            raise InvalidRequest(field, f"{field} must not be empty")
+        check_request_id(request_id, field)
 
 
 def check_prompt(prompt: Prompt | None, limits: Limits) -> str:

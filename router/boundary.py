@@ -70,6 +70,7 @@ class Boundary(grpc.aio.ServerInterceptor):
         # handler: Any, because grpc's types describe synchronous handlers only.
         async def unary(raw: bytes, context: Context) -> Message | None:
             async def answer() -> Message:
+                self._calls.require_room(method)
                 response: Message = await handler.unary_unary(_parsed(handler, raw), context)
                 return response
 
@@ -77,6 +78,7 @@ class Boundary(grpc.aio.ServerInterceptor):
 
         async def stream(raw: bytes, context: Context) -> None:
             async def answer() -> None:
+                self._calls.require_room(method)
                 await self._relay(handler.unary_stream(_parsed(handler, raw), context), context)
 
             await self._guarded(answer(), method, context)

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
+
+from twinpool.errors import TooManyCalls
 
 # Calls that a stopping server lets finish; the others end at once.
 AWAITED_METHODS = frozenset({"Generate", "Chat"})
+
+MOST_AT_ONCE: Mapping[str, int] = MappingProxyType(
+    {
+        # Canaries go before everybody's requests.
+        "CheckPairs": 1,
+        # Each builds and sends a whole status, up to ten times a second.
+        "WatchStatus": 64,
+    }
+)
+"""Calls of a method that may be open together, over all clients. Others are bounded elsewhere: requests by
+the queue, text work by its threads; the rest is answered at once."""
+RETRY_S = 1.0
+"""When one of them may have ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +58,13 @@ class OpenCalls:
         finally:
             self._calls.discard(call)
             self._update()
+
+    def require_room(self, method: str) -> None:
+        """Raise TooManyCalls if more calls of this method are open than may be, the current one included."""
+        most = MOST_AT_ONCE.get(method)
+        if most is not None and sum(call.method == method for call in self._calls) > most:
+            words = f"{method} is running as often as it may, which is {most}"
+            raise TooManyCalls(words, retry_after_s=RETRY_S)
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no awaited call is open; False if the time ran out first."""

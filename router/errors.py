@@ -14,8 +14,9 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from twinpool import errors
 
 DOMAIN = "twinpool"
-# Trailers share one limit of 8 kB in common clients and proxies.
-MAX_MESSAGE_CHARS = 1024
+# Trailers share one limit of 8 kB in common clients and proxies, and the message stands in them three times:
+# once with up to three bytes for each of its own, and twice in the details, in base64.
+MAX_MESSAGE_BYTES = 1024
 
 CODES: Mapping[type[errors.TwinpoolError], grpc.StatusCode] = MappingProxyType(
     {
@@ -23,6 +24,7 @@ CODES: Mapping[type[errors.TwinpoolError], grpc.StatusCode] = MappingProxyType(
         errors.ModelNotFound: grpc.StatusCode.NOT_FOUND,
         errors.DuplicateRequestId: grpc.StatusCode.ALREADY_EXISTS,
         errors.QueueFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+        errors.TooManyCalls: grpc.StatusCode.RESOURCE_EXHAUSTED,
         errors.SlowReader: grpc.StatusCode.RESOURCE_EXHAUSTED,
         errors.PoolUnavailable: grpc.StatusCode.UNAVAILABLE,
         errors.WorkerLost: grpc.StatusCode.UNAVAILABLE,
@@ -57,7 +59,7 @@ def call_status(error: Exception) -> CallStatus:
     code = CODES.get(type(error), grpc.StatusCode.INTERNAL)
     if code is grpc.StatusCode.INTERNAL:
         return _opaque()
-    message = error.message[:MAX_MESSAGE_CHARS]
+    message = error.message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
     status = _status(code, message, error_info(error.reason))
     if isinstance(error, errors.InvalidRequest) and error.field:
         _add_field(status, error.field, message)

@@ -19,31 +19,13 @@ from router.ports import Dispatcher
 from router.services.inference import InferenceService
 from router.services.operations import OperationsService
 from router.text import NewDetokenizer, TextThreads, Tokenizer
+from router.transport import SERVER_OPTIONS, Options
 from twinpool.errors import StartFailed
 from twinpool.types import ModelCard
 from twinpool.v1 import inference_pb2_grpc, operations_pb2_grpc
 
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # Time for the last statuses to leave, once every call of ours has ended.
 CLOSE_S = 0.5
-
-SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    # A port in use must be an error, not a second server that takes half of the calls.
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_metadata_size", 16 * 1024),
-    ("grpc.absolute_max_metadata_size", 64 * 1024),
-    # Far above the queue's limit: a full queue must be told, not hidden in a client's own.
-    ("grpc.max_concurrent_streams", 8192),
-    # Many clients ping every 30 s even when idle; the default would close their connections.
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_ping_strikes", 2),
-    # Finds clients whose machine or network is gone, so that their requests end.
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +52,7 @@ class RouterServer:
         boundary: Boundary,
         calls: OpenCalls,
         text: TextThreads,
+        options: Options,
     ) -> None:
         self._inference = inference
         self._operations = operations
@@ -77,6 +60,7 @@ class RouterServer:
         self._boundary = boundary
         self._calls = calls
         self._text = text
+        self._options = options
         self._servers: list[grpc.aio.Server] = []
 
     async def start(self, inference: Address, operations: Address) -> tuple[Address, Address]:
@@ -114,7 +98,7 @@ class RouterServer:
         await asyncio.to_thread(self._text.close)
 
     def _new_server(self) -> grpc.aio.Server:
-        server = grpc.aio.server(interceptors=[self._boundary], options=SERVER_OPTIONS)
+        server = grpc.aio.server(interceptors=[self._boundary], options=self._options)
         self._health.add_to(server)
         return server
 
@@ -128,8 +112,9 @@ def build_server(
     card: ModelCard,
     metrics: Metrics,
     slow_reader_s: float,
+    options: Options = SERVER_OPTIONS,
 ) -> RouterServer:
-    """Put the shell around a dispatcher together. Every argument outlives the server."""
+    """Put the shell around a dispatcher together. Every argument outlives the server. options: gRPC's."""
     text = TextThreads(tokenizer)
     door = Door(card, text, dispatcher.max_request_tokens)
     calls = OpenCalls()
@@ -140,6 +125,7 @@ def build_server(
         boundary=Boundary(calls, metrics, slow_reader_s),
         calls=calls,
         text=text,
+        options=options,
     )
 
 

@@ -12,8 +12,10 @@ from twinpool.errors import TwinpoolError
 class OutputStream:
     """The `AsyncIterator[Output]` of one choice.
 
-    Putting never waits: tokens that come while nobody reads merge into one Output, so a slow reader holds
-    at most its own answer. left: called once when the reader leaves before the end.
+    Putting never waits: tokens that come while nobody reads merge into one Output. So a slow reader holds
+    at most its own answer, which max_tokens bounds, and gRPC one message of it beside the client's window;
+    once the answer is complete, at most two writes are left. left: called once when the reader leaves
+    before the end.
     """
 
     def __init__(self, left: Callable[[], None]) -> None:

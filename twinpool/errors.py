@@ -46,6 +46,12 @@ class QueueFull(TwinpoolError):
     reason = "QUEUE_FULL"
 
 
+class TooManyCalls(TwinpoolError):
+    """As many calls of this method as may run at one time are running."""
+
+    reason = "TOO_MANY_CALLS"
+
+
 class PoolUnavailable(TwinpoolError):
     """No worker of a pool can take requests; the message names the pool."""
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from google.rpc import status_pb2
 
-from router.errors import CODES, MAX_MESSAGE_CHARS, call_status
+from router.errors import CODES, MAX_MESSAGE_BYTES, call_status
 from twinpool import errors
 
 
@@ -38,7 +38,7 @@ def test_no_error_is_ok_or_unknown() -> None:
 
 def test_a_long_message_is_cut_everywhere() -> None:
     status = call_status(errors.InvalidRequest("text", "é" * 100_000))
-    assert len(status.message) == MAX_MESSAGE_CHARS
+    assert len(status.message.encode()) == MAX_MESSAGE_BYTES
     raw = dict(status.trailers)["grpc-status-details-bin"]
     assert isinstance(raw, bytes)
     assert len(raw) < 8 * 1024

@@ -26,6 +26,7 @@ _BY_REASON: dict[str, type[errors.TwinpoolError]] = {
         errors.ModelNotFound,
         errors.DuplicateRequestId,
         errors.QueueFull,
+        errors.TooManyCalls,
         errors.PoolUnavailable,
         errors.WorkerLost,
         errors.ServerDraining,

@@ -189,7 +189,7 @@ class GenerateRequest(message.Message):
     SAMPLING_FIELD_NUMBER: builtins.int
     OUTPUT_FIELD_NUMBER: builtins.int
     request_id: builtins.str
-    """Chosen by the client for Abort and for logs, at most 128 bytes. Empty: the server draws one."""
+    """Chosen by the client for Abort and for logs: printable, at most 128 bytes. Empty: the server draws one."""
     model: builtins.str
     """A name from ListModels. Empty: the model served."""
     text: builtins.str
@@ -521,7 +521,7 @@ class AbortRequest(message.Message):
     REQUEST_IDS_FIELD_NUMBER: builtins.int
     @builtins.property
     def request_ids(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Their ids, at most 1,000."""
+        """Their ids, at most 1,000, each as in GenerateRequest and not empty."""
 
     def __init__(
         self,

@@ -155,8 +155,15 @@ class ByteDetokenizer:
 
 
 class FakePairs:
-    """Finds that every pair's hand-off fails."""
+    """Finds that every pair's hand-off fails. go: unset, a check that is asked for waits."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+        self.go.set()
 
     async def check(self, prefill: str, decode: str) -> PairCheck:
+        self.asked.set()
+        await self.go.wait()
         pair = PairView(prefill, decode, "shm", ready=False)
         return PairCheck(pair, Hop.HANDOFF, "it stopped", Timing(prefill_s=0.5))

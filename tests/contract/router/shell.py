@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -14,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from router.metrics import Metrics
 from router.server import Address, RouterServer, build_server
 from router.text import Tokenizer
+from router.transport import SERVER_OPTIONS
 from tests.contract.router.fakes import CARD, ByteDetokenizer, ByteTokenizer, FakeDispatcher, FakePairs
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1.inference_pb2_grpc import InferenceStub
@@ -32,10 +34,12 @@ SMALL_WINDOWS = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 163
 @dataclass(frozen=True)
 class Shell:
     dispatcher: FakeDispatcher
+    pairs: FakePairs
     metrics: Metrics
     server: RouterServer
     channel: grpc.aio.Channel
     operations_channel: grpc.aio.Channel
+    address: Address
     operations_address: Address
 
     @property
@@ -53,17 +57,23 @@ class Shell:
 
 @asynccontextmanager
 async def running_shell(
-    *, tokenizer: Tokenizer | None = None, slow_reader_s: float = 30.0, operations: Address = ANY_PORT
+    *,
+    tokenizer: Tokenizer | None = None,
+    slow_reader_s: float = 30.0,
+    operations: Address = ANY_PORT,
+    options: Mapping[str, int] = MappingProxyType({}),
 ) -> AsyncIterator[Shell]:
-    dispatcher, metrics = FakeDispatcher(), Metrics()
+    """options: of the transport, in place of the server's own."""
+    dispatcher, pairs, metrics = FakeDispatcher(), FakePairs(), Metrics()
     server = build_server(
         dispatcher=dispatcher,
-        pairs=FakePairs(),
+        pairs=pairs,
         tokenizer=tokenizer or ByteTokenizer(),
         new_detokenizer=lambda skip_special_tokens: ByteDetokenizer(),
         card=CARD,
         metrics=metrics,
         slow_reader_s=slow_reader_s,
+        options=tuple((dict(SERVER_OPTIONS) | dict(options)).items()),
     )
     inference_bound, operations_bound = await server.start(ANY_PORT, operations)
     async with (
@@ -71,7 +81,8 @@ async def running_shell(
         grpc.aio.insecure_channel(str(operations_bound)) as operations_channel,
     ):
         try:
-            yield Shell(dispatcher, metrics, server, channel, operations_channel, operations_bound)
+            addresses = (inference_bound, operations_bound)
+            yield Shell(dispatcher, pairs, metrics, server, channel, operations_channel, *addresses)
         finally:
             await server.stop(grace_s=0)
 

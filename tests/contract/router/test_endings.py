@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from tests.contract.router.fakes import ByteTokenizer
 from tests.contract.router.shell import Shell, failure_of, fields_of, reason_of, running_shell, token_prompt
+from twinpool.errors import ServerDraining
 from twinpool.types import FinishReason
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import operations_pb2 as ops_pb
@@ -158,6 +162,24 @@ async def test_a_stop_lets_streams_finish(shell: Shell) -> None:
     assert not stopping.done()
     stream.end(66, reason=FinishReason.STOP)
     assert (await anext(messages)).chunk.finish_reason == pb.FINISH_REASON_STOP
+    await asyncio.wait_for(stopping, PATIENCE_S)
+
+
+async def test_a_stop_tells_health_first_and_new_requests_why(shell: Shell) -> None:
+    await shell.server.set_serving(True)
+    health: Any = HealthStub(shell.channel)
+    watch = aiter(health.Watch(health_pb2.HealthCheckRequest(service="twinpool.v1.Inference")))
+    assert (await anext(watch)).status == health_pb2.HealthCheckResponse.SERVING
+    call = shell.inference.Generate(token_prompt())
+    stream = await shell.dispatcher.stream("r")
+    shell.dispatcher.refusal = ServerDraining("the server is stopping", retry_after_s=1.0)
+    stopping = asyncio.create_task(shell.server.stop(grace_s=PATIENCE_S))
+    assert (await anext(watch)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    refused = await failure_of(shell.inference.Generate(token_prompt(request_id="late")))
+    assert (refused.code(), reason_of(refused)) == (Code.UNAVAILABLE, "SERVER_DRAINING")
+    assert not stopping.done()
+    stream.end(66)
+    assert [message.chunk.text async for message in call] == ["B"]
     await asyncio.wait_for(stopping, PATIENCE_S)
 
 

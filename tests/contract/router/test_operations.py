@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.contract.router.shell import Shell
+import grpc
+from google.rpc import error_details_pb2
+
+from router.calls import MOST_AT_ONCE
+from tests.contract.router.shell import Shell, detail, failure_of, reason_of
 from twinpool.v1 import operations_pb2 as pb
 
 
@@ -34,6 +38,28 @@ async def test_a_watcher_sees_changes(shell: Shell) -> None:
     assert (await anext(updates)).status.requests == 9
     shell.dispatcher.change(num_requests=0)
     assert (await anext(updates)).status.requests == 0
+
+
+async def test_a_watcher_too_many_is_told_to_try_again(shell: Shell) -> None:
+    asked = pb.WatchStatusRequest()
+    watches = [aiter(shell.operations.WatchStatus(asked)) for _ in range(MOST_AT_ONCE["WatchStatus"])]
+    for watch in watches:
+        await anext(watch)
+    error = await failure_of(shell.operations.WatchStatus(asked))
+    assert (error.code(), reason_of(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS")
+    assert detail(error, error_details_pb2.RetryInfo) is not None
+    await shell.operations.GetStatus(pb.GetStatusRequest())
+
+
+async def test_pairs_are_checked_for_one_client_at_a_time_and_then_for_the_next(shell: Shell) -> None:
+    shell.pairs.go.clear()
+    first = shell.operations.CheckPairs(pb.CheckPairsRequest())
+    await shell.pairs.asked.wait()
+    error = await failure_of(shell.operations.CheckPairs(pb.CheckPairsRequest()))
+    assert (error.code(), reason_of(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS")
+    shell.pairs.go.set()
+    assert len([result async for result in first]) == 1
+    assert len([result async for result in shell.operations.CheckPairs(pb.CheckPairsRequest())]) == 1
 
 
 async def test_every_pair_is_checked_and_the_failing_hop_named(shell: Shell) -> None:
