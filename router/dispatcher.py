@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from router.drain_rate import DrainRate
 from router.metrics import Metrics
 from router.observations import Observations
 from router.ports import Output, Request, Snapshot
@@ -30,13 +32,13 @@ from router.scheduling.events import (
     WorkerSaid,
     WorkerUp,
 )
-from router.scheduling.scheduler import Scheduler, SchedulerLimits
+from router.scheduling.scheduler import GIVEN_UP_RETRY_S, Scheduler, SchedulerLimits
 from router.snapshots import Roster, take_snapshot
 from router.streams import OutputStream
 from router.worker_session import WorkerSession
 from twinpool.config import ServeConfig
 from twinpool.errors import DuplicateRequestId, PoolUnavailable, QueueFull, ServerDraining
-from twinpool.messages import Event, Hello
+from twinpool.messages import Event, Hello, Prefill
 
 log = logging.getLogger(__name__)
 TICK_S = 0.1
@@ -81,6 +83,7 @@ class RunningDispatcher:
         self._model_name = model_name
         self._roster = roster
         self._clock = clock
+        self._drain_rate = DrainRate()
         self._observations = Observations(metrics, self.scheduler.fleet, self.scheduler.user_request)
         self._streams: dict[str, OutputStream] = {}
         self._sessions: dict[str, WorkerSession] = {}
@@ -162,7 +165,7 @@ class RunningDispatcher:
         if self._draining:
             raise ServerDraining("the server is stopping", retry_after_s=1.0)
         if self._given_up:
-            raise PoolUnavailable(self._given_up)
+            raise PoolUnavailable(self._given_up, retry_after_s=GIVEN_UP_RETRY_S)
         if not self._roster.has_served:
             raise PoolUnavailable("no prefill-decode pair is ready yet", retry_after_s=1.0)
 
@@ -171,11 +174,15 @@ class RunningDispatcher:
         queue, limits = self.scheduler.queue, self._config.router
         if queue.num_requests >= limits.queue_max_requests:
             full = f"{limits.queue_max_requests} requests wait already, which is the limit"
+            num_starts = queue.num_requests - limits.queue_max_requests + 1
         elif queue.num_requests and queue.num_tokens + num_tokens > limits.queue_max_tokens:
             full = f"{queue.num_tokens} prompt tokens wait already; the limit is {limits.queue_max_tokens}"
+            too_many = queue.num_tokens + num_tokens - limits.queue_max_tokens
+            # As many requests of the mean length as have so many tokens; all of them make room for any other.
+            num_starts = min(math.ceil(too_many * queue.num_requests / queue.num_tokens), queue.num_requests)
         else:
             return
-        raise QueueFull(full, retry_after_s=self._observations.seconds_per_start())
+        raise QueueFull(full, retry_after_s=self._drain_rate.retry_after_s(self._clock(), num_starts))
 
     def _left(self, request_id: str) -> None:
         if self._streams.pop(request_id, None) is not None:
@@ -193,8 +200,9 @@ class RunningDispatcher:
     def _carry_out(self, command: SchedulerCommand) -> None:
         match command:
             case Send(worker_id, worker_command):
-                waiting = self.scheduler.queue.num_requests > 0
-                self._observations.sent(worker_id, worker_command, self._clock(), waiting=waiting)
+                if isinstance(worker_command, Prefill):
+                    self._drain_rate.started(self._clock(), waiting=self.scheduler.queue.num_requests > 0)
+                self._observations.sent(worker_id, worker_command)
                 self._sessions[worker_id].send(worker_command)
             case Emit(request_id, output):
                 self._emit(request_id, output)

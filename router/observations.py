@@ -25,9 +25,6 @@ from twinpool.messages import (
 )
 from twinpool.types import Pool, Usage
 
-SMOOTHING = 0.2
-"""Weight of the newest interval between two prefills in the running mean."""
-
 
 @dataclass(slots=True)
 class _Seen:
@@ -52,8 +49,6 @@ class Observations:
         self._fleet = fleet
         self._user_request = user_request
         self._seen: dict[str, _Seen] = {}
-        self._prefill_at: float | None = None
-        self._seconds_per_start = 0.1
 
     def arrived(self, request: Request, now: float) -> None:
         """A request is queued."""
@@ -69,22 +64,13 @@ class Observations:
         if self._seen.pop(request_id, None) is not None and isinstance(error, DeadlineExceeded):
             self._metrics.request_expired(error.phase)
 
-    def sent(self, worker_id: str, command: Command, now: float, *, waiting: bool) -> None:
-        """A worker is told something. waiting: whether requests still queue behind it."""
+    def sent(self, worker_id: str, command: Command) -> None:
+        """A worker is told something."""
         if not isinstance(command, Prefill):
             return
         if seen := self._seen.get(self._user_request(command.attempt) or ""):
             # Kept here, because the pair may be gone when the decode worker says that the cache came.
             seen.transport = self._transport(worker_id, command.decode)
-        if self._prefill_at is not None:
-            interval = now - self._prefill_at
-            self._seconds_per_start += SMOOTHING * (interval - self._seconds_per_start)
-        # With an empty queue the time to the next one says how few come, not how fast they go.
-        self._prefill_at = now if waiting else None
-
-    def seconds_per_start(self) -> float:
-        """How long it takes, of late, until one request leaves the queue: an honest time to try again."""
-        return min(max(self._seconds_per_start, 0.05), 60.0)
 
     def emitted(self, request_id: str, output: Output, now: float) -> None:
         """Tokens go out to a client."""

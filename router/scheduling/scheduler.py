@@ -45,6 +45,9 @@ from twinpool.types import FinishReason, Pool
 _FREE_NOTHING = m.StepDone | m.PrefillStep | m.FirstToken | m.Written | m.RowsPaused
 """Words of workers after which nothing fits that did not before."""
 
+GIVEN_UP_RETRY_S = 30.0
+"""Seconds after which clients may try again when a pool was given up: somebody must step in first."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
@@ -132,7 +135,8 @@ class Scheduler:
     def _give_up_queue(self, now: float) -> None:
         """A pool is gone for good: what is queued, or queued again, waits for nothing."""
         for state in self.queue:
-            self._attempts.fail(state, PoolUnavailable(self._given_up), now)
+            error = PoolUnavailable(self._given_up, retry_after_s=GIVEN_UP_RETRY_S)
+            self._attempts.fail(state, error, now)
 
     # What workers say.
 

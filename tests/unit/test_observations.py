@@ -50,7 +50,7 @@ class Bench:
         self.fleet.arrives(request)
         for command in self.fleet.grants():
             assert isinstance(command, Send)
-            self.observations.sent(command.worker_id, command.command, self.fleet.now, waiting=False)
+            self.observations.sent(command.worker_id, command.command)
         self.fleet.reads()
         assert self.fleet.phase(request.request_id) is Phase.HANDING_OFF
 
@@ -99,7 +99,7 @@ def test_a_hand_off_is_counted_for_its_own_pairs_transport_even_once_its_writer_
     bench.fleet.arrives(USER)
     for command in bench.fleet.grants():
         assert isinstance(command, Send)
-        bench.observations.sent(command.worker_id, command.command, bench.fleet.now, waiting=False)
+        bench.observations.sent(command.worker_id, command.command)
     bench.fleet.reads(worker_id="p1")
     bench.fleet.goes_down("p1")
     bench.says("d0", m.Written("try-1", 4096, 0.1))

@@ -333,7 +333,7 @@ def test_a_given_up_pool_fails_what_waits_for_it() -> None:
         "a": "the decode pool has no worker",
         "b": "the decode pool has no worker",
     }
-    assert all(isinstance(error, PoolUnavailable) for error in errors.values())
+    assert all(isinstance(error, PoolUnavailable) and error.retry_after_s for error in errors.values())
     assert fleet.forgot_everything()
 
 
