@@ -80,6 +80,10 @@ class Batch:
         """All rows' attempts."""
         return list(self._rows)
 
+    def blocks(self) -> dict[str, list[int]]:
+        """Each row's blocks, by attempt."""
+        return {attempt: row.blocks for attempt, row in self._rows.items()}
+
     def active(self, most: int) -> list[Row]:
         """Rows to step, oldest first, at most so many."""
         return [row for row in self._rows.values() if not row.finished][:most]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from decode_worker.audit import audit_decode
 from twinpool.config import HandoffConfig
 from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.layout import KvLayout
@@ -159,6 +160,11 @@ class Custody:
             known = self._held.evict(attempt)
             reason = reason if known else ReleaseReason.GONE
             self._publish(Released(attempt, reason, detail, self.load()))
+
+    def report_audit(self, audit_id: str, batch: Mapping[str, Sequence[int]]) -> None:
+        """The books now. batch: each row's blocks; the caller holds the lock for as long as they are true."""
+        with self.lock:
+            self._publish(audit_decode(audit_id, self._pool, self._held, batch, self._clock()))
 
     # The clock.
 

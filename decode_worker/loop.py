@@ -18,7 +18,7 @@ from decode_worker.custody import Custody
 from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.reservations import RowReady
-from twinpool.messages import Evict, ReleaseReason
+from twinpool.messages import Audit, Evict, ReleaseReason
 from twinpool.pulse import Pulse
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Stop:
     """The worker leaves."""
 
 
-Message = RowReady | Evict | EvictAll | Stop
+Message = RowReady | Evict | EvictAll | Audit | Stop
 
 
 class DecodeLoop:
@@ -59,6 +59,7 @@ class DecodeLoop:
         self._max_rows = max_rows
         self._eos_token_ids = eos_token_ids
         self._batch = Batch()
+        self._audits: list[str] = []
         self._num_steps = 0
         self._stopping = False
 
@@ -69,6 +70,8 @@ class DecodeLoop:
             self._pulse.beat()
             for message in self._inbox.take(0.0 if rows else IDLE_WAIT_S):
                 self._hear(message)
+            if self._audits:
+                self._answer_audits()
             rows = self._rows_with_room()
             if rows:
                 self._step(rows)
@@ -84,8 +87,19 @@ class DecodeLoop:
                 for attempt in self._batch.attempts():
                     self._batch.leave(attempt)
                     self._custody.evict(attempt, ReleaseReason.EVICTED)
+            case Audit(audit_id):
+                self._audits.append(audit_id)
             case Stop():
                 self._stopping = True
+
+    def _answer_audits(self) -> None:
+        """Rows enter under custody's lock: while it is held and the inbox is empty, all books agree."""
+        with self._custody.lock:
+            for message in self._inbox.take(0.0):
+                self._hear(message)
+            for audit_id in self._audits:
+                self._custody.report_audit(audit_id, self._batch.blocks())
+        self._audits.clear()
 
     def _rows_with_room(self) -> list[Row]:
         """Rows that have, or get, a block for their newest token, the oldest in the batch first."""

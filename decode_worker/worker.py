@@ -16,7 +16,7 @@ from decode_worker.loop import DecodeLoop, EvictAll, Message, Stop
 from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool
-from twinpool.messages import Admit, Command, Evict, Hello, Reserve, Revoke, WriterGone
+from twinpool.messages import Admit, Audit, Command, Evict, Hello, Reserve, Revoke, WriterGone
 from twinpool.pulse import REPORT_INTERVAL_S, Pulse
 from twinpool.rpc.session_server import SessionServer
 from twinpool.transfer.port import HandoffReceiver
@@ -122,6 +122,8 @@ class DecodeWorker:
             case Revoke(attempt) | Evict(attempt):
                 if not self.custody.give_up(attempt):
                     self._inbox.post(Evict(attempt))
+            case Audit():
+                self._inbox.post(command)
             case WriterGone(writer):
                 self._ray_receiver.writer_gone(writer)
                 self.custody.writer_gone(writer)

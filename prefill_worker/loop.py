@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from prefill_worker.audit import audit_prefill
 from prefill_worker.chunking import compose_chunks
 from prefill_worker.prompts import Prompt
 from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool, Owner, blocks_for
 from twinpool.messages import (
+    Audit,
     CancelPrefill,
     Event,
     FirstToken,
@@ -71,7 +73,7 @@ class Stop:
     """The worker leaves."""
 
 
-Message = Prefill | CancelPrefill | Accepted | Ended | PairLost | CancelAll | Stop
+Message = Prefill | CancelPrefill | Accepted | Ended | PairLost | CancelAll | Audit | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,9 @@ class PrefillLoop:
             case CancelAll():
                 for attempt in list(self._prompts):
                     self._cancel(attempt)
+            case Audit(audit_id):
+                prompts = self._prompts.values()
+                self._publish(audit_prefill(audit_id, self._pool, prompts, time.monotonic()))
             case Stop():
                 self._stopping = True
 

@@ -41,6 +41,13 @@ class Prompt:
         """Tokens still to compute."""
         return len(self.token_ids) - self.num_computed
 
+    @property
+    def stage(self) -> str:
+        """Where it is in its life, in one word; see `prefill_worker.loop`."""
+        if not self.blocks:
+            return "waiting"
+        return "reading" if self.num_remaining else "handing_off"
+
     def chunk(self, num_tokens: int) -> PrefillChunk:
         """The next num_tokens; the last chunk draws the first token."""
         end = self.num_computed + num_tokens

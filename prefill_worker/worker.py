@@ -14,7 +14,7 @@ from prefill_worker.loop import CancelAll, Message, PrefillLimits, PrefillLoop, 
 from prefill_worker.pairs import Pairs
 from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool
-from twinpool.messages import CancelPrefill, Command, Hello, JoinPair, LeavePair, Prefill
+from twinpool.messages import Audit, CancelPrefill, Command, Hello, JoinPair, LeavePair, Prefill
 from twinpool.pulse import REPORT_INTERVAL_S, Pulse
 from twinpool.rpc.session_server import SessionServer
 from twinpool.transfer.connect import Connector, connect_pair
@@ -101,7 +101,7 @@ class PrefillWorker:
     def command(self, command: Command) -> None:
         """What the router wants."""
         match command:
-            case Prefill() | CancelPrefill():
+            case Prefill() | CancelPrefill() | Audit():
                 self._inbox.post(command)
             case JoinPair():
                 self._pairs.join(command)

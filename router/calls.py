@@ -19,6 +19,8 @@ MOST_AT_ONCE: Mapping[str, int] = MappingProxyType(
         "CheckPairs": 1,
         # Each builds and sends a whole status, up to ten times a second.
         "WatchStatus": 64,
+        # Each has every engine stop for a moment to read its books.
+        "Verify": 4,
     }
 )
 """Calls of a method that may be open together, over all clients. Others are bounded elsewhere: requests by

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from router.auditor import Auditor
 from router.drain_rate import DrainRate
 from router.metrics import Metrics
 from router.observations import Observations
-from router.ports import Output, Request, Snapshot
+from router.ports import Output, Request, Snapshot, Verification
 from router.scheduling.commands import Emit, Fail, ProbePair, ReplaceWorker, SchedulerCommand, Send, SetBack
 from router.scheduling.events import (
     Aborted,
@@ -38,7 +39,7 @@ from router.streams import OutputStream
 from router.worker_session import WorkerSession
 from twinpool.config import ServeConfig
 from twinpool.errors import DuplicateRequestId, PoolUnavailable, QueueFull, ServerDraining
-from twinpool.messages import Event, Hello, Prefill
+from twinpool.messages import Audited, Command, Event, Hello, Prefill
 
 log = logging.getLogger(__name__)
 TICK_S = 0.1
@@ -87,6 +88,7 @@ class RunningDispatcher:
         self._observations = Observations(metrics, self.scheduler.fleet, self.scheduler.user_request)
         self._streams: dict[str, OutputStream] = {}
         self._sessions: dict[str, WorkerSession] = {}
+        self._auditor = Auditor(self.scheduler, self._send, config.handoff.quarantine_report_s)
         self._probes: set[asyncio.Task[None]] = set()
         self._draining = False
         self._given_up = ""
@@ -123,6 +125,10 @@ class RunningDispatcher:
         """The state now."""
         return take_snapshot(self._model_name, self.serving, self.scheduler, self._roster)
 
+    async def verify(self) -> Verification:
+        """Who holds what; see `Dispatcher.verify`."""
+        return await self._auditor.verify()
+
     @property
     def serving(self) -> bool:
         """Whether users' requests have a pair to go to."""
@@ -137,6 +143,9 @@ class RunningDispatcher:
 
     def worker_said(self, worker_id: str, incarnation: str, event: Event) -> None:
         """A worker's event."""
+        if isinstance(event, Audited):
+            self._auditor.heard(event)
+            return
         self._observations.heard(worker_id, event)
         self._feed(WorkerSaid(worker_id, incarnation, event))
 
@@ -203,7 +212,7 @@ class RunningDispatcher:
                 if isinstance(worker_command, Prefill):
                     self._drain_rate.started(self._clock(), waiting=self.scheduler.queue.num_requests > 0)
                 self._observations.sent(worker_id, worker_command)
-                self._sessions[worker_id].send(worker_command)
+                self._send(worker_id, worker_command)
             case Emit(request_id, output):
                 self._emit(request_id, output)
             case Fail(request_id, error):
@@ -220,6 +229,9 @@ class RunningDispatcher:
                 log.error("worker %s is replaced: %s", command.worker_id, command.reason)
                 if self.replace is not None:
                     self.replace(command)
+
+    def _send(self, worker_id: str, command: Command) -> None:
+        self._sessions[worker_id].send(command)
 
     def _emit(self, request_id: str, output: Output) -> None:
         self._observations.emitted(request_id, output, self._clock())

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from twinpool.messages import LoadReport
+from twinpool.messages import BlockCounts, HeldAttempt, LoadReport
 from twinpool.types import FinishReason, Pool, RowParams, ServedBy, Timing, WorkerState
 
 
@@ -84,6 +84,31 @@ class Snapshot:
     target_workers: dict[Pool, int]
 
 
+@dataclass(frozen=True, slots=True)
+class VerifiedWorker:
+    """What was found on one worker. problems: in words, empty if all is well.
+
+    answered: whether it told its books in time; if not, blocks and held are empty.
+    """
+
+    worker_id: str
+    pool: Pool
+    incarnation: str
+    blocks_total: int
+    answered: bool
+    blocks: BlockCounts
+    held: tuple[HeldAttempt, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Who holds what. at_rest: nothing is held anywhere, and there is no request."""
+
+    at_rest: bool
+    workers: tuple[VerifiedWorker, ...]
+
+
 class Outputs(Protocol):
     """What comes of one request; see `Dispatcher.submit`."""
 
@@ -118,4 +143,8 @@ class Dispatcher(Protocol):
 
     def snapshot(self) -> Snapshot:
         """The state now."""
+        ...
+
+    async def verify(self) -> Verification:
+        """Have all workers audit their blocks and compare: within a bound, whatever workers do."""
         ...

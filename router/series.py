@@ -14,7 +14,7 @@ from twinpool.types import FinishReason, Pool
 OTHER: Final = "other"
 METHODS = (
     *("Generate", "Chat", "Abort", "Tokenize", "Detokenize", "ListModels"),
-    *("GetStatus", "WatchStatus", "CheckPairs"),
+    *("GetStatus", "WatchStatus", "CheckPairs", "Verify"),
 )
 TRANSPORTS = ("shm", "ray", OTHER)
 REJECTIONS = (

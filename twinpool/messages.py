@@ -114,7 +114,19 @@ class WriterGone:
     writer: str
 
 
-Command = JoinPair | LeavePair | Prefill | CancelPrefill | Reserve | Revoke | Admit | Evict | WriterGone
+# Router to any worker.
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Check your own books, at the next boundary of the engine's steps; answered by `Audited`."""
+
+    audit_id: str
+
+
+Command = (
+    JoinPair | LeavePair | Prefill | CancelPrefill | Reserve | Revoke | Admit | Evict | WriterGone | Audit
+)
 
 
 # Worker to router.
@@ -271,6 +283,40 @@ class QuarantineOverdue:
     writer: str
 
 
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """Blocks of one worker by owner; they sum to its pool. A prefill worker's prompts count as rows."""
+
+    free: int = 0
+    reserved: int = 0
+    rows: int = 0
+    cached: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAttempt:
+    """What a worker holds of one attempt. stage: where it is in its life there, in one word.
+
+    age_s: seconds it has been in this stage; on a prefill worker, since it came.
+    """
+
+    attempt: str
+    stage: str
+    num_blocks: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """A worker's books, all of one moment. problems: what does not agree with what, in words."""
+
+    audit_id: str
+    blocks: BlockCounts
+    held: tuple[HeldAttempt, ...]
+    problems: tuple[str, ...]
+
+
 Event = (
     Hello
     | PairJoined
@@ -285,5 +331,6 @@ Event = (
     | PrefillStep
     | RowsPaused
     | QuarantineOverdue
+    | Audited
     | LoadReport
 )

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from router.canary import Hop, PairCheck
 from router.gauges import blocks_used
-from router.ports import PairView, Snapshot, WorkerView
+from router.ports import PairView, Snapshot, Verification, VerifiedWorker, WorkerView
 from twinpool.types import Pool, WorkerState
 from twinpool.v1 import operations_pb2 as pb
 
@@ -84,4 +84,36 @@ def pair_check(check: PairCheck) -> pb.CheckPairsResponse:
         prefill_s=timing.prefill_s,
         handoff_wait_s=timing.handoff_wait_s,
         decode_s=timing.decode_s,
+    )
+
+
+def verification(found: Verification) -> pb.VerifyResponse:
+    """Write what a verification found."""
+    return pb.VerifyResponse(
+        at_rest=found.at_rest, workers=[_verified_worker(worker) for worker in found.workers]
+    )
+
+
+def _verified_worker(worker: VerifiedWorker) -> pb.WorkerVerification:
+    blocks = worker.blocks
+    return pb.WorkerVerification(
+        id=worker.worker_id,
+        pool=POOLS[worker.pool],
+        incarnation=worker.incarnation,
+        answered=worker.answered,
+        blocks_total=worker.blocks_total,
+        blocks=pb.BlockUsage(
+            free=blocks.free,
+            reserved=blocks.reserved,
+            rows=blocks.rows,
+            cached=blocks.cached,
+            quarantined=blocks.quarantined,
+        ),
+        held=[
+            pb.AttemptHolding(
+                attempt=held.attempt, stage=held.stage, blocks=held.num_blocks, age_s=held.age_s
+            )
+            for held in worker.held
+        ],
+        problems=worker.problems,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ class Worker:
     worker that is every attempt from placing to PrefillEnded; on a decode worker every reservation not
     answered yet.
     leaving: attempts that a decode worker was told to drop and has not reported gone.
-    progressed_at: when its engine was last seen to move.
+    progressed_at: when its engine was last seen to move. replaced_at: when its replacement was asked for.
     """
 
     worker_id: str
@@ -32,6 +33,7 @@ class Worker:
     progressed_at: float
     charged: dict[str, int] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
+    replaced_at: float = -math.inf
 
     @property
     def pool(self) -> Pool:

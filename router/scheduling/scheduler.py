@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.scheduling.attempts import Attempts
-from router.scheduling.commands import ReplaceWorker, SchedulerCommand
+from router.scheduling.commands import SchedulerCommand
 from router.scheduling.events import (
     Aborted,
     Arrived,
@@ -174,9 +174,7 @@ class Scheduler:
             case m.RowsPaused():
                 self._make_room(worker, now)
             case m.QuarantineOverdue(attempt, writer):
-                if owner := self.fleet.by_incarnation(writer):
-                    why = f"keeps writing to revoked blocks of {attempt}"
-                    self._outbox.put(ReplaceWorker(owner.worker_id, writer, why))
+                self._watch.quarantine_overdue(attempt, writer, now)
 
     def _prefill_ended(self, attempt: str, outcome: m.PrefillOutcome, detail: str, now: float) -> None:
         state = self._attempts.current(attempt, Phase.PREFILLING, Phase.HANDING_OFF)

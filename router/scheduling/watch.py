@@ -1,15 +1,15 @@
-"""Notices workers that live and do not move: pure."""
+"""Has workers replaced that live and do not do their work: pure."""
 
 from __future__ import annotations
 
 from router.scheduling.commands import ReplaceWorker
-from router.scheduling.fleet import Fleet
+from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 
 OWN_STALL_S = 1.0
 """If no tick came for so long, it was this process that stood still, and nothing is known of the others."""
 PATIENCE_S = 60.0
-"""How long a replacement may take before the next one is allowed."""
+"""How long a replacement may take before it, or another one, is asked for again."""
 
 
 class StuckWatch:
@@ -39,7 +39,16 @@ class StuckWatch:
         for worker in self._fleet.workers():
             if worker.is_stuck(now, self._stuck_after_s):
                 stands_s = now - worker.progressed_at
-                why = f"its engine has stood still for {stands_s:.1f} s"
-                self._outbox.put(ReplaceWorker(worker.worker_id, worker.incarnation, why))
+                self._replace(worker, f"its engine has stood still for {stands_s:.1f} s", now)
                 self._replacing = (worker.worker_id, now)
                 return
+
+    def quarantine_overdue(self, attempt: str, writer: str, now: float) -> None:
+        """A writer (an incarnation) does not let go of revoked blocks; said again while it lasts."""
+        if worker := self._fleet.by_incarnation(writer):
+            self._replace(worker, f"keeps writing to revoked blocks of {attempt}", now)
+
+    def _replace(self, worker: Worker, why: str, now: float) -> None:
+        if now - worker.replaced_at >= PATIENCE_S:
+            worker.replaced_at = now
+            self._outbox.put(ReplaceWorker(worker.worker_id, worker.incarnation, why))

@@ -1,4 +1,4 @@
-"""The Operations service: the system's state, once or at an interval, and a test of every pair."""
+"""The Operations service: the system's state, once or at an interval, and tests of pairs and of blocks."""
 
 # gRPC names the methods and passes each a context.
 # ruff: noqa: ARG002, N802
@@ -50,6 +50,10 @@ class OperationsService(operations_pb2_grpc.OperationsServicer):
         """One canary through each pair in turn, so that they do not wait for one another."""
         for prefill, decode in product(self._worker_ids(Pool.PREFILL), self._worker_ids(Pool.DECODE)):
             yield codec.pair_check(await self._pairs.check(prefill, decode))
+
+    async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
+        """Who holds which blocks, and what is wrong with it."""
+        return codec.verification(await self._dispatcher.verify())
 
     def _worker_ids(self, pool: Pool) -> list[str]:
         return [view.id for view in self._dispatcher.snapshot().workers if view.pool is pool]

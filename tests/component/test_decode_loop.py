@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -16,8 +17,12 @@ from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.layout import KvLayout
+from twinpool.kv.reservations import RowReady
 from twinpool.messages import (
     Admit,
+    Audit,
+    Audited,
+    BlockCounts,
     Event,
     Evict,
     Released,
@@ -154,6 +159,38 @@ def test_if_all_rows_pause_nothing_is_stepped_and_it_is_said() -> None:
     assert bench.stepped == [[3]]
     assert {paused.attempts for paused in bench.paused()} == {("a",)}
     assert bench.pulse.turns >= 2
+
+
+def test_an_audit_sees_a_row_that_is_on_its_way_into_the_batch() -> None:
+    bench = Bench(8)
+    bench.write("a", num_prompt=2)
+    bench.inbox.post(Audit("before"))
+    bench.admit("a", num_prompt=2, max_tokens=6)
+    bench.inbox.post(Audit("behind"))
+    bench.react = lambda event: bench.inbox.post(Stop())  # type: ignore[method-assign]
+    bench.loop.run()
+    before, behind = (event for event in bench.events if isinstance(event, Audited))
+    assert (before.audit_id, behind.audit_id) == ("before", "behind")
+    assert before.blocks == behind.blocks == BlockCounts(free=6, rows=2)
+    assert [(held.attempt, held.stage, held.num_blocks) for held in before.held] == [("a", "admitted", 2)]
+    assert before.problems == behind.problems == ()
+
+
+def test_an_audit_finds_a_row_that_its_reservation_does_not_know() -> None:
+    bench = Bench(8)
+    bench.write("a", num_prompt=2)
+    bench.admit("a", num_prompt=2, max_tokens=6)
+    (entered,) = bench.inbox.take(0.0)
+    assert isinstance(entered, RowReady)
+    bench.inbox.post(replace(entered, admit=replace(entered.admit, attempt="ghost")))
+    bench.inbox.post(Audit("audit"))
+    bench.inbox.post(Stop())
+    bench.loop.run()
+    (audited,) = (event for event in bench.events if isinstance(event, Audited))
+    assert audited.problems == (
+        "attempt a is admitted and no row",
+        "attempt ghost is a row and not admitted",
+    )
 
 
 @pytest.mark.parametrize("num_rows", [1, 2])

@@ -154,6 +154,20 @@ class FakeOperations(OperationsServicer):
             handoffs_in_flight=1,
         )
         self.checks = [ops.CheckPairsResponse(pair=pair, queue_s=0.5, prefill_s=0.25)]
+        self.verified = ops.VerifyResponse(
+            at_rest=False,
+            workers=[
+                ops.WorkerVerification(
+                    id="decode-0",
+                    pool=ops.POOL_DECODE,
+                    incarnation="abc",
+                    answered=True,
+                    blocks_total=100,
+                    blocks=ops.BlockUsage(free=87, reserved=2, rows=5, cached=4, quarantined=2),
+                    held=[ops.AttemptHolding(attempt="try-1", stage="admitted", blocks=5, age_s=1.5)],
+                )
+            ],
+        )
         self.intervals: list[float] = []
 
     async def GetStatus(
@@ -173,6 +187,11 @@ class FakeOperations(OperationsServicer):
     ) -> AsyncIterator[ops.CheckPairsResponse]:
         for check in self.checks:
             yield check
+
+    async def Verify(
+        self, request: ops.VerifyRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> ops.VerifyResponse:
+        return self.verified
 
 
 class FakeServer:

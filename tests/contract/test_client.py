@@ -21,6 +21,7 @@ from twinpool.client import (
     Options,
     ServerUnreachable,
 )
+from twinpool.client.verification import AttemptHolding, BlockUsage
 from twinpool.types import FinishReason, ModelCard, ServedBy, Timing, Usage
 from twinpool.v1 import inference_pb2, operations_pb2
 
@@ -37,6 +38,7 @@ METHODS = {
     "GetStatus": "status",
     "WatchStatus": "watch",
     "CheckPairs": "check_pairs",
+    "Verify": "verify",
 }
 
 
@@ -349,7 +351,32 @@ async def test_asynchronous_status_watch_and_checks(server: FakeServer) -> None:
         assert [check.failed_hop async for check in client.check_pairs()] == [None]
 
 
+def test_a_verification_comes_back_whole(server: FakeServer) -> None:
+    with OperationsClient(server.target) as client:
+        found = client.verify()
+        assert (found.at_rest, found.problems) == (False, ())
+        (worker,) = found.workers
+        assert (worker.id, worker.pool, worker.answered, worker.blocks_total) == (
+            "decode-0",
+            "decode",
+            True,
+            100,
+        )
+        assert worker.blocks == BlockUsage(free=87, reserved=2, rows=5, cached=4, quarantined=2)
+        assert worker.held == (AttemptHolding("try-1", "admitted", blocks=5, age_s=1.5),)
+        server.operations.verified.workers[0].problems.append("a leak")
+        assert client.verify().problems == ("decode-0: a leak",)
+
+
+async def test_an_asynchronous_verification_is_the_same(server: FakeServer) -> None:
+    async with AsyncOperationsClient(server.target) as client:
+        assert [worker.id for worker in (await client.verify()).workers] == ["decode-0"]
+
+
 def test_a_kind_this_client_does_not_know_is_an_error(server: FakeServer) -> None:
     server.operations.status.workers[0].state = 99  # type: ignore[assignment]
     with OperationsClient(server.target) as client, pytest.raises(errors.InternalError, match="decode-0"):
         client.status()
+    server.operations.verified.workers[0].pool = 99  # type: ignore[assignment]
+    with OperationsClient(server.target) as client, pytest.raises(errors.InternalError, match="decode-0"):
+        client.verify()

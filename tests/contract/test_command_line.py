@@ -68,7 +68,7 @@ def test_a_timeout_has_its_exit_code(server: FakeServer, capsys: Capture) -> Non
     assert capsys.readouterr().out == "caf\n"
 
 
-@pytest.mark.parametrize("command", [["generate", "x"], ["status"], ["doctor"]])
+@pytest.mark.parametrize("command", [["generate", "x"], ["status"], ["status", "--verify"], ["doctor"]])
 def test_no_server_has_its_exit_code(command: list[str], capsys: Capture) -> None:
     assert main([*command, "--target", "127.0.0.1:1"]) == Exit.UNAVAILABLE
     assert capsys.readouterr().err.startswith("twinpool: no connection to the server")
@@ -133,6 +133,58 @@ def test_watch_goes_on(server: FakeServer, capsys: Capture) -> None:
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert main(["status", "--watch", "--target", server.target]) == 0
     assert capsys.readouterr().out.count("decode-0") == 2
+
+
+def test_a_verification_that_finds_nothing_wrong_is_a_table(server: FakeServer, capsys: Capture) -> None:
+    assert main(["status", "--verify", "--target", server.target]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "all blocks accounted for, not at rest"
+    assert lines[-1].split() == ["decode-0", "ok", "1", "87", "2", "5", "4", "2", "100", "abc"]
+
+
+def test_problems_that_a_verification_finds_are_lines_and_a_failure(
+    server: FakeServer, capsys: Capture
+) -> None:
+    worker = server.operations.verified.workers[0]
+    worker.problems.append("it holds try-1, which the scheduler does not know")
+    assert main(["status", "--verify", "--target", server.target]) == Exit.FAILED
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1 problems, not at rest"
+    assert lines[-1] == "decode-0: it holds try-1, which the scheduler does not know"
+
+    worker.answered = False
+    assert main(["status", "--verify", "--target", server.target]) == Exit.FAILED
+    assert "no answer" in capsys.readouterr().out
+
+
+def test_a_verification_as_json_has_the_promised_names(server: FakeServer, capsys: Capture) -> None:
+    assert main(["status", "--verify", "--json", "--target", server.target]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {
+        "at_rest": False,
+        "workers": [
+            {
+                "id": "decode-0",
+                "pool": "decode",
+                "incarnation": "abc",
+                "answered": True,
+                "blocks_total": 100,
+                "blocks": {"free": 87, "reserved": 2, "rows": 5, "cached": 4, "quarantined": 2},
+                "held": [{"attempt": "try-1", "stage": "admitted", "blocks": 5, "age_s": 1.5}],
+                "problems": [],
+            }
+        ],
+    }
+
+
+def test_a_verification_of_nobody_is_a_failure_and_goes_without_watch(
+    server: FakeServer, capsys: Capture
+) -> None:
+    assert main(["status", "--verify", "--watch", "--target", server.target]) == Exit.USAGE
+    assert "--watch" in capsys.readouterr().err
+    del server.operations.verified.workers[:]
+    assert main(["status", "--verify", "--target", server.target]) == Exit.FAILED
+    assert "no worker" in capsys.readouterr().err
 
 
 def test_doctor_names_the_hop_that_fails(server: FakeServer, capsys: Capture) -> None:

@@ -147,7 +147,8 @@ def quiesce(system: RunningSystem) -> None:
     """Within seconds of the last request nothing is held anywhere, and a probe is answered exactly.
 
     Every block is free, nothing is queued, running or in flight, all gauges are zero, the scheduler has
-    forgotten every request and attempt, and two probes of the same prompt agree to the token.
+    forgotten every request and attempt, workers' own books say the same, and two probes of the same prompt
+    agree to the token.
     """
     deadline = time.monotonic() + QUIESCE_S
     while (left := what_is_left(system.operations.status())) and time.monotonic() < deadline:
@@ -162,6 +163,13 @@ def quiesce(system: RunningSystem) -> None:
     while (held := system.call(lambda: held_by_scheduler(system))) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not held
+    while True:
+        found = system.operations.verify()
+        assert not found.problems
+        if found.at_rest:
+            break
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
     answers = [
         system.client.complete("The capital of France is", max_tokens=4, temperature=0.0) for _ in range(2)
     ]

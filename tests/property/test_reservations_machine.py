@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from decode_worker.audit import audit_decode
 from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.reservations import (
     BlocksFreed,
@@ -49,7 +50,7 @@ class Attempt:
     open: tuple[int, ...] = ()
     fate: list[str] = field(default_factory=list)
     admits: int = 0
-    overdue: int = 0
+    overdue_at: float = -REPORT_S
 
 
 class ReservationsMachine(RuleBasedStateMachine):
@@ -91,7 +92,8 @@ class ReservationsMachine(RuleBasedStateMachine):
                 case WriterOverdue(name, writer):
                     assert self.attempts[name].writer == writer
                     assert self.attempts[name].open
-                    self.attempts[name].overdue += 1
+                    assert self.now - self.attempts[name].overdue_at >= REPORT_S
+                    self.attempts[name].overdue_at = self.now
 
     # The router.
 
@@ -222,6 +224,13 @@ class ReservationsMachine(RuleBasedStateMachine):
         assert held == {reservation.attempt for reservation in self.held}
 
     @invariant()
+    def an_audit_finds_nothing(self) -> None:
+        batch = {held.attempt: held.blocks for held in self.held if held.stage is Stage.ADMITTED}
+        audited = audit_decode("audit", self.pool, self.held, batch, self.now)
+        assert audited.problems == ()
+        assert {held.attempt for held in audited.held} == {held.attempt for held in self.held}
+
+    @invariant()
     def what_a_writer_may_touch_belongs_to_its_attempt_and_is_no_row(self) -> None:
         owners = self.pool.owners()
         for attempt in self.attempts.values():
@@ -233,7 +242,6 @@ class ReservationsMachine(RuleBasedStateMachine):
     def an_attempt_becomes_a_row_or_is_dropped_and_is_so_once(self) -> None:
         for attempt in self.attempts.values():
             assert len(attempt.fate) <= 1
-            assert attempt.overdue <= 1
             if self.held.stage(attempt.name) is None:
                 assert attempt.fate
 

@@ -357,12 +357,16 @@ def test_a_quarantine_never_ends_by_time_nor_by_the_router() -> None:
     assert bench.owners() == {Owner.QUARANTINE: NUM_BLOCKS}
 
 
-def test_a_quarantine_that_lasts_too_long_is_reported_once() -> None:
+def test_a_quarantine_that_lasts_too_long_is_reported_again_and_again() -> None:
     held = Bench(Stage.QUARANTINED).held
+    overdue = WriterOverdue(A, WRITER)
     assert held.expire(REPORT_S - 0.01, REPORT_S) == []
-    assert held.expire(REPORT_S, REPORT_S) == [WriterOverdue(A, WRITER)]
-    assert held.expire(REPORT_S, REPORT_S) == []
-    assert held.expire(FOREVER, REPORT_S) == []
+    assert held.expire(REPORT_S, REPORT_S) == [overdue]
+    assert held.expire(2 * REPORT_S - 0.01, REPORT_S) == []
+    assert held.expire(2 * REPORT_S, REPORT_S) == [overdue]
+    assert held.expire(FOREVER, REPORT_S) == [overdue]
+    held.stopped(A, WRITER)
+    assert held.expire(2 * FOREVER, REPORT_S) == []
 
 
 def test_the_time_of_a_quarantine_counts_from_its_own_beginning() -> None:

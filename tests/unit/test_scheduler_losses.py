@@ -15,6 +15,7 @@ from tests.unit.small_fleet import (
     SmallFleet,
     emitted,
     failures,
+    replaced,
     request,
     reserved,
     sent,
@@ -347,6 +348,24 @@ def test_a_writer_that_does_not_let_go_is_replaced() -> None:
     assert isinstance(command, ReplaceWorker)
     assert (command.worker_id, command.incarnation) == ("p0", "p0-1")
     assert "try-9" in command.reason
+
+
+def test_a_writer_is_not_replaced_again_while_its_replacement_is_under_way() -> None:
+    fleet = SmallFleet()
+    assert replaced(fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1"))) == ["p0"]
+    fleet.now += 2.0
+    assert fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1")) == []
+    assert fleet.says("d0", m.QuarantineOverdue("try-8", "p0-1")) == []
+    fleet.now += 60.0
+    assert replaced(fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1"))) == ["p0"]
+
+
+def test_a_writers_next_life_is_replaced_as_soon_as_it_does_not_let_go() -> None:
+    fleet = SmallFleet()
+    fleet.says("d0", m.QuarantineOverdue("try-8", "p0-1"))
+    fleet.goes_down("p0")
+    fleet.comes_up("p0")
+    assert replaced(fleet.says("d0", m.QuarantineOverdue("try-9", "p0-2"))) == ["p0"]
 
 
 def test_a_writer_that_is_gone_already_is_not_replaced_again() -> None:

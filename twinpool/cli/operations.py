@@ -13,8 +13,10 @@ from rich.live import Live
 
 from twinpool.cli.exits import Exit, complain
 from twinpool.cli.status_table import status_table
+from twinpool.cli.verification_table import verification_table
 from twinpool.client.operations import DEFAULT_TARGET, OperationsClient
 from twinpool.client.status import PairCheck, Status
+from twinpool.client.verification import Verification
 
 # Wide enough for every column where there is no terminal to ask.
 _WIDTH_WITHOUT_TERMINAL = 160
@@ -25,9 +27,10 @@ def status(
     watch: Annotated[bool, Parameter(negative=())] = False,
     interval: float = 1.0,
     json: Annotated[bool, Parameter(negative=())] = False,
+    verify: Annotated[bool, Parameter(negative=())] = False,
     target: str = DEFAULT_TARGET,
-) -> None:
-    """Show workers, queue and cache.
+) -> int:
+    """Show workers, queue and cache; with --verify, who holds which blocks, and exit code 1 if one is lost.
 
     Parameters
     ----------
@@ -37,15 +40,22 @@ def status(
         Seconds between two looks of --watch, at least 0.1.
     json
         Print a JSON object a line instead of a table.
+    verify
+        Have every worker audit its blocks, and compare what workers hold with what the router knows.
     target
         The server's operations port, as HOST:PORT.
     """
+    if verify and watch:
+        return complain("--verify looks once: it goes without --watch", Exit.USAGE)
     with OperationsClient(target) as client:
+        if verify:
+            return _show_verification(client.verify(), json)
         if not watch:
             _show([client.status()], json)
-            return
+            return Exit.DONE
         with client.watch(interval) as states:
             _show(states, json)
+    return Exit.DONE
 
 
 def doctor(*, target: str = DEFAULT_TARGET) -> int:
@@ -65,6 +75,16 @@ def doctor(*, target: str = DEFAULT_TARGET) -> int:
     if num_pairs == 0:
         return complain("there is no pair of workers to test; see `twinpool status`", Exit.FAILED)
     return Exit.FAILED if failed else Exit.DONE
+
+
+def _show_verification(found: Verification, json: bool) -> Exit:
+    if json:
+        _print_json(found)
+    else:
+        _console().print(verification_table(found))
+    if not found.workers:
+        return complain("there is no worker to ask; see `twinpool status`", Exit.FAILED)
+    return Exit.FAILED if found.problems else Exit.DONE
 
 
 def _show(states: Iterable[Status], json: bool) -> None:
@@ -90,7 +110,7 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
 
 
-def _print_json(state: Status) -> None:
+def _print_json(state: Status | Verification) -> None:
     print(json_format.dumps(asdict(state), ensure_ascii=False), flush=True)
 
 

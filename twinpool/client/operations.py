@@ -8,6 +8,7 @@ from twinpool.client import operations_codec as codec
 from twinpool.client.connections import AsyncConnection, Connection
 from twinpool.client.status import PairCheck, Status
 from twinpool.client.streams import AsyncStream, Stream
+from twinpool.client.verification import Verification
 from twinpool.v1 import operations_pb2 as pb
 from twinpool.v1.operations_pb2_grpc import OperationsStub
 
@@ -18,6 +19,8 @@ DEFAULT_TARGET = "127.0.0.1:50052"
 DEFAULT_TIMEOUT_S = 10.0
 # Every pair is driven in turn, and each may wait for busy workers.
 CHECK_TIMEOUT_S = 600.0
+# Two looks at workers that may not answer, and the time between them.
+VERIFY_TIMEOUT_S = 30.0
 # A watch goes on for as long as somebody looks.
 _FOREVER: None = None
 
@@ -44,6 +47,11 @@ class OperationsClient:
         """Drive a canary through every pair; one result for each."""
         request = pb.CheckPairsRequest()
         return self._connection.stream(self._stub.CheckPairs, request, codec.check_from, timeout)
+
+    def verify(self, *, timeout: float = VERIFY_TIMEOUT_S) -> Verification:
+        """Have every worker audit its blocks, and compare what workers hold with what the router knows."""
+        response = self._connection.call(self._stub.Verify, pb.VerifyRequest(), timeout)
+        return codec.verification_from(response)
 
     def close(self) -> None:
         """Cancel what is running and leave the server."""
@@ -78,6 +86,11 @@ class AsyncOperationsClient:
         """Drive a canary through every pair; one result for each."""
         request = pb.CheckPairsRequest()
         return self._connection.stream(self._stub.CheckPairs, request, codec.check_from, timeout)
+
+    async def verify(self, *, timeout: float = VERIFY_TIMEOUT_S) -> Verification:
+        """Have every worker audit its blocks, and compare what workers hold with what the router knows."""
+        response = await self._connection.call(self._stub.Verify, pb.VerifyRequest(), timeout)
+        return codec.verification_from(response)
 
     async def close(self) -> None:
         """Cancel what is running and leave the server."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from twinpool.client.status import PairCheck, PairStatus, QueueStatus, Status, WorkerStatus
+from twinpool.client.verification import AttemptHolding, BlockUsage, Verification, VerifiedWorker
 from twinpool.errors import InternalError
 from twinpool.types import Pool, Timing, WorkerState
 from twinpool.v1 import operations_pb2 as pb
@@ -50,6 +51,11 @@ def check_from(response: pb.CheckPairsResponse) -> PairCheck:
     )
 
 
+def verification_from(response: pb.VerifyResponse) -> Verification:
+    """What a verification found. Raises InternalError for a pool that this client does not know."""
+    return Verification(response.at_rest, tuple(_verified_from(worker) for worker in response.workers))
+
+
 def _pair_from(pair: pb.PairStatus) -> PairStatus:
     return PairStatus(pair.prefill, pair.decode, pair.transport, pair.ready)
 
@@ -70,4 +76,20 @@ def _worker_from(worker: pb.WorkerStatus) -> WorkerStatus:
         blocks_cached=worker.blocks_cached,
         blocks_total=worker.blocks_total,
         blocks_quarantined=worker.blocks_quarantined,
+    )
+
+
+def _verified_from(worker: pb.WorkerVerification) -> VerifiedWorker:
+    if worker.pool not in _POOLS:
+        raise InternalError(f"worker {worker.id} has a pool unknown to this client")
+    blocks = worker.blocks
+    return VerifiedWorker(
+        id=worker.id,
+        pool=_POOLS[worker.pool],
+        incarnation=worker.incarnation,
+        answered=worker.answered,
+        blocks_total=worker.blocks_total,
+        blocks=BlockUsage(blocks.free, blocks.reserved, blocks.rows, blocks.cached, blocks.quarantined),
+        held=tuple(AttemptHolding(held.attempt, held.stage, held.blocks, held.age_s) for held in worker.held),
+        problems=tuple(worker.problems),
     )

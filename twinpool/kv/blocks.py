@@ -78,6 +78,10 @@ class BlockPool:
         """A copy of every block's owner, for checks."""
         return list(self._owner)
 
+    def free_blocks(self) -> list[int]:
+        """A copy of the free list, for checks."""
+        return list(self._free)
+
     def _change(self, blocks: Sequence[int], source: tuple[Owner, str], target: tuple[Owner, str]) -> None:
         """All of them or, if one may not, none."""
         if (source[0], target[0]) not in LEGAL_TRANSFERS:

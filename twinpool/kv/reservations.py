@@ -11,6 +11,7 @@ only the writer's own last word, or the end of its connection, proves that no by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,7 +56,8 @@ class IllegalStage(RuntimeError):
 class Reservation:
     """One attempt's blocks on a decode worker. expires_at and since are on the caller's clock.
 
-    num_written: blocks of cache that the writer says it has filled.
+    num_written: blocks of cache that the writer says it has filled. reported_at: when its quarantine was
+    last reported as overdue.
     """
 
     attempt: str
@@ -67,7 +69,7 @@ class Reservation:
     since: float = 0.0
     admit: Admit | None = None
     num_written: int = 0
-    overdue_reported: bool = False
+    reported_at: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,12 +273,12 @@ class Reservations:
     # The clock.
 
     def expire(self, now: float, quarantine_report_s: float) -> list[Effect]:
-        """Drop what has outlived its time; report quarantines that have lasted too long, once each."""
+        """Drop what has outlived its time; report quarantines every quarantine_report_s while they last."""
         effects: list[Effect] = []
         for held in list(self._held.values()):
             if held.stage is Stage.QUARANTINED:
-                if not held.overdue_reported and now - held.since >= quarantine_report_s:
-                    held.overdue_reported = True
+                if now - max(held.since, held.reported_at) >= quarantine_report_s:
+                    held.reported_at = now
                     effects.append(WriterOverdue(held.attempt, held.writer))
             elif held.stage is not Stage.ADMITTED and now >= held.expires_at:
                 effects += self._drop(held, ReleaseReason.EXPIRED, f"no progress for {held.ttl_s:g} s", now)

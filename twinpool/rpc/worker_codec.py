@@ -62,6 +62,8 @@ def command_to_pb(command: m.Command) -> pb.SessionRequest:
             return pb.SessionRequest(evict=pb.Evict(attempt=attempt))
         case m.WriterGone(writer):
             return pb.SessionRequest(writer_gone=pb.WriterGone(writer=writer))
+        case m.Audit(audit_id):
+            return pb.SessionRequest(audit=pb.Audit(audit_id=audit_id))
 
 
 def command_from_pb(request: pb.SessionRequest) -> m.Command:
@@ -86,6 +88,8 @@ def command_from_pb(request: pb.SessionRequest) -> m.Command:
             return m.Evict(request.evict.attempt)
         case "writer_gone":
             return m.WriterGone(request.writer_gone.writer)
+        case "audit":
+            return m.Audit(request.audit.audit_id)
         case other:
             raise UnknownMessage(f"unknown command {other!r}")
 
@@ -128,6 +132,8 @@ def event_to_pb(event: m.Event) -> pb.SessionResponse:
             return pb.SessionResponse(rows_paused=paused)
         case m.QuarantineOverdue(attempt, writer):
             return pb.SessionResponse(quarantine_overdue=pb.QuarantineOverdue(attempt=attempt, writer=writer))
+        case m.Audited():
+            return pb.SessionResponse(audited=_audited_to_pb(event))
         case m.LoadReport():
             return pb.SessionResponse(load=_load_to_pb(event))
 
@@ -170,6 +176,8 @@ def event_from_pb(response: pb.SessionResponse) -> m.Event:
             return m.QuarantineOverdue(
                 response.quarantine_overdue.attempt, response.quarantine_overdue.writer
             )
+        case "audited":
+            return _audited_from_pb(response.audited)
         case "load":
             return _load_from_pb(response.load)
         case other:
@@ -313,6 +321,37 @@ def _step_from_pb(step: pb.StepDone) -> m.StepDone:
         for row in step.tokens
     )
     return m.StepDone(step.step, tokens, step.step_s, _load_from_pb(step.load))
+
+
+def _audited_to_pb(audited: m.Audited) -> pb.Audited:
+    blocks = audited.blocks
+    return pb.Audited(
+        audit_id=audited.audit_id,
+        blocks=pb.BlockCounts(
+            free=blocks.free,
+            reserved=blocks.reserved,
+            rows=blocks.rows,
+            cached=blocks.cached,
+            quarantined=blocks.quarantined,
+        ),
+        held=[
+            pb.HeldAttempt(
+                attempt=held.attempt, stage=held.stage, num_blocks=held.num_blocks, age_s=held.age_s
+            )
+            for held in audited.held
+        ],
+        problems=audited.problems,
+    )
+
+
+def _audited_from_pb(audited: pb.Audited) -> m.Audited:
+    blocks = audited.blocks
+    return m.Audited(
+        audited.audit_id,
+        m.BlockCounts(blocks.free, blocks.reserved, blocks.rows, blocks.cached, blocks.quarantined),
+        tuple(m.HeldAttempt(held.attempt, held.stage, held.num_blocks, held.age_s) for held in audited.held),
+        tuple(audited.problems),
+    )
 
 
 def _load_to_pb(load: m.LoadReport) -> pb.LoadReport:

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctwinpool/v1/operations.proto\x12\x0btwinpool.v1\"\x94\x02\n\x0cWorkerStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1f\n\x04pool\x18\x02 \x01(\x0e\x32\x11.twinpool.v1.Pool\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.twinpool.v1.WorkerState\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\t\x12\x0f\n\x07running\x18\x07 \x01(\r\x12\x0f\n\x07waiting\x18\x08 \x01(\r\x12\x13\n\x0b\x62locks_used\x18\t \x01(\r\x12\x15\n\rblocks_cached\x18\n \x01(\r\x12\x14\n\x0c\x62locks_total\x18\x0b \x01(\r\x12\x1a\n\x12\x62locks_quarantined\x18\x0c \x01(\r\"/\n\x0bQueueStatus\x12\x10\n\x08requests\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\"O\n\nPairStatus\x12\x0f\n\x07prefill\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65\x63ode\x18\x02 \x01(\t\x12\x11\n\ttransport\x18\x03 \x01(\t\x12\r\n\x05ready\x18\x04 \x01(\x08\"\xd3\x01\n\x06Status\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12\'\n\x05queue\x18\x03 \x01(\x0b\x32\x18.twinpool.v1.QueueStatus\x12\x10\n\x08requests\x18\x04 \x01(\r\x12*\n\x07workers\x18\x05 \x03(\x0b\x32\x19.twinpool.v1.WorkerStatus\x12&\n\x05pairs\x18\x06 \x03(\x0b\x32\x17.twinpool.v1.PairStatus\x12\x1a\n\x12handoffs_in_flight\x18\x07 \x01(\r\"\x12\n\x10GetStatusRequest\"8\n\x11GetStatusResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.twinpool.v1.Status\"<\n\x12WatchStatusRequest\x12\x17\n\ninterval_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_interval_s\":\n\x13WatchStatusResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.twinpool.v1.Status\"\x13\n\x11\x43heckPairsRequest\"\xbf\x01\n\x12\x43heckPairsResponse\x12%\n\x04pair\x18\x01 \x01(\x0b\x32\x17.twinpool.v1.PairStatus\x12$\n\nfailed_hop\x18\x02 \x01(\x0e\x32\x10.twinpool.v1.Hop\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x0f\n\x07queue_s\x18\x04 \x01(\x01\x12\x11\n\tprefill_s\x18\x05 \x01(\x01\x12\x16\n\x0ehandoff_wait_s\x18\x06 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\x07 \x01(\x01*?\n\x04Pool\x12\x14\n\x10POOL_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOOL_PREFILL\x10\x01\x12\x0f\n\x0bPOOL_DECODE\x10\x02*\x8f\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_STATE_STARTING\x10\x01\x12\x18\n\x14WORKER_STATE_WARMING\x10\x02\x12\x16\n\x12WORKER_STATE_READY\x10\x03\x12\x15\n\x11WORKER_STATE_LOST\x10\x04*k\n\x03Hop\x12\x13\n\x0fHOP_UNSPECIFIED\x10\x00\x12\x0c\n\x08HOP_PAIR\x10\x01\x12\x0f\n\x0bHOP_RESERVE\x10\x02\x12\x0f\n\x0bHOP_PREFILL\x10\x03\x12\x0f\n\x0bHOP_HANDOFF\x10\x04\x12\x0e\n\nHOP_DECODE\x10\x05\x32\xfd\x01\n\nOperations\x12J\n\tGetStatus\x12\x1d.twinpool.v1.GetStatusRequest\x1a\x1e.twinpool.v1.GetStatusResponse\x12R\n\x0bWatchStatus\x12\x1f.twinpool.v1.WatchStatusRequest\x1a .twinpool.v1.WatchStatusResponse0\x01\x12O\n\nCheckPairs\x12\x1e.twinpool.v1.CheckPairsRequest\x1a\x1f.twinpool.v1.CheckPairsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctwinpool/v1/operations.proto\x12\x0btwinpool.v1\"\x94\x02\n\x0cWorkerStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1f\n\x04pool\x18\x02 \x01(\x0e\x32\x11.twinpool.v1.Pool\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.twinpool.v1.WorkerState\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\t\x12\x0f\n\x07running\x18\x07 \x01(\r\x12\x0f\n\x07waiting\x18\x08 \x01(\r\x12\x13\n\x0b\x62locks_used\x18\t \x01(\r\x12\x15\n\rblocks_cached\x18\n \x01(\r\x12\x14\n\x0c\x62locks_total\x18\x0b \x01(\r\x12\x1a\n\x12\x62locks_quarantined\x18\x0c \x01(\r\"/\n\x0bQueueStatus\x12\x10\n\x08requests\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\"O\n\nPairStatus\x12\x0f\n\x07prefill\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65\x63ode\x18\x02 \x01(\t\x12\x11\n\ttransport\x18\x03 \x01(\t\x12\r\n\x05ready\x18\x04 \x01(\x08\"\xd3\x01\n\x06Status\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12\'\n\x05queue\x18\x03 \x01(\x0b\x32\x18.twinpool.v1.QueueStatus\x12\x10\n\x08requests\x18\x04 \x01(\r\x12*\n\x07workers\x18\x05 \x03(\x0b\x32\x19.twinpool.v1.WorkerStatus\x12&\n\x05pairs\x18\x06 \x03(\x0b\x32\x17.twinpool.v1.PairStatus\x12\x1a\n\x12handoffs_in_flight\x18\x07 \x01(\r\"\x12\n\x10GetStatusRequest\"8\n\x11GetStatusResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.twinpool.v1.Status\"<\n\x12WatchStatusRequest\x12\x17\n\ninterval_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_interval_s\":\n\x13WatchStatusResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.twinpool.v1.Status\"\x13\n\x11\x43heckPairsRequest\"\xbf\x01\n\x12\x43heckPairsResponse\x12%\n\x04pair\x18\x01 \x01(\x0b\x32\x17.twinpool.v1.PairStatus\x12$\n\nfailed_hop\x18\x02 \x01(\x0e\x32\x10.twinpool.v1.Hop\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x0f\n\x07queue_s\x18\x04 \x01(\x01\x12\x11\n\tprefill_s\x18\x05 \x01(\x01\x12\x16\n\x0ehandoff_wait_s\x18\x06 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\x07 \x01(\x01\"\x0f\n\rVerifyRequest\"_\n\nBlockUsage\x12\x0c\n\x04\x66ree\x18\x01 \x01(\r\x12\x10\n\x08reserved\x18\x02 \x01(\r\x12\x0c\n\x04rows\x18\x03 \x01(\r\x12\x0e\n\x06\x63\x61\x63hed\x18\x04 \x01(\r\x12\x13\n\x0bquarantined\x18\x05 \x01(\r\"O\n\x0e\x41ttemptHolding\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\t\x12\r\n\x05stage\x18\x02 \x01(\t\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\r\n\x05\x61ge_s\x18\x04 \x01(\x01\"\xe4\x01\n\x12WorkerVerification\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1f\n\x04pool\x18\x02 \x01(\x0e\x32\x11.twinpool.v1.Pool\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x10\n\x08\x61nswered\x18\x04 \x01(\x08\x12\x14\n\x0c\x62locks_total\x18\x05 \x01(\r\x12\'\n\x06\x62locks\x18\x06 \x01(\x0b\x32\x17.twinpool.v1.BlockUsage\x12)\n\x04held\x18\x07 \x03(\x0b\x32\x1b.twinpool.v1.AttemptHolding\x12\x10\n\x08problems\x18\x08 \x03(\t\"S\n\x0eVerifyResponse\x12\x0f\n\x07\x61t_rest\x18\x01 \x01(\x08\x12\x30\n\x07workers\x18\x02 \x03(\x0b\x32\x1f.twinpool.v1.WorkerVerification*?\n\x04Pool\x12\x14\n\x10POOL_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOOL_PREFILL\x10\x01\x12\x0f\n\x0bPOOL_DECODE\x10\x02*\x8f\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_STATE_STARTING\x10\x01\x12\x18\n\x14WORKER_STATE_WARMING\x10\x02\x12\x16\n\x12WORKER_STATE_READY\x10\x03\x12\x15\n\x11WORKER_STATE_LOST\x10\x04*k\n\x03Hop\x12\x13\n\x0fHOP_UNSPECIFIED\x10\x00\x12\x0c\n\x08HOP_PAIR\x10\x01\x12\x0f\n\x0bHOP_RESERVE\x10\x02\x12\x0f\n\x0bHOP_PREFILL\x10\x03\x12\x0f\n\x0bHOP_HANDOFF\x10\x04\x12\x0e\n\nHOP_DECODE\x10\x05\x32\xc0\x02\n\nOperations\x12J\n\tGetStatus\x12\x1d.twinpool.v1.GetStatusRequest\x1a\x1e.twinpool.v1.GetStatusResponse\x12R\n\x0bWatchStatus\x12\x1f.twinpool.v1.WatchStatusRequest\x1a .twinpool.v1.WatchStatusResponse0\x01\x12O\n\nCheckPairs\x12\x1e.twinpool.v1.CheckPairsRequest\x1a\x1f.twinpool.v1.CheckPairsResponse0\x01\x12\x41\n\x06Verify\x12\x1a.twinpool.v1.VerifyRequest\x1a\x1b.twinpool.v1.VerifyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'twinpool.v1.operations_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_POOL']._serialized_start=1083
-  _globals['_POOL']._serialized_end=1146
-  _globals['_WORKERSTATE']._serialized_start=1149
-  _globals['_WORKERSTATE']._serialized_end=1292
-  _globals['_HOP']._serialized_start=1294
-  _globals['_HOP']._serialized_end=1401
+  _globals['_POOL']._serialized_start=1594
+  _globals['_POOL']._serialized_end=1657
+  _globals['_WORKERSTATE']._serialized_start=1660
+  _globals['_WORKERSTATE']._serialized_end=1803
+  _globals['_HOP']._serialized_start=1805
+  _globals['_HOP']._serialized_end=1912
   _globals['_WORKERSTATUS']._serialized_start=46
   _globals['_WORKERSTATUS']._serialized_end=322
   _globals['_QUEUESTATUS']._serialized_start=324
@@ -57,6 +57,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKPAIRSREQUEST']._serialized_end=887
   _globals['_CHECKPAIRSRESPONSE']._serialized_start=890
   _globals['_CHECKPAIRSRESPONSE']._serialized_end=1081
-  _globals['_OPERATIONS']._serialized_start=1404
-  _globals['_OPERATIONS']._serialized_end=1657
+  _globals['_VERIFYREQUEST']._serialized_start=1083
+  _globals['_VERIFYREQUEST']._serialized_end=1098
+  _globals['_BLOCKUSAGE']._serialized_start=1100
+  _globals['_BLOCKUSAGE']._serialized_end=1195
+  _globals['_ATTEMPTHOLDING']._serialized_start=1197
+  _globals['_ATTEMPTHOLDING']._serialized_end=1276
+  _globals['_WORKERVERIFICATION']._serialized_start=1279
+  _globals['_WORKERVERIFICATION']._serialized_end=1507
+  _globals['_VERIFYRESPONSE']._serialized_start=1509
+  _globals['_VERIFYRESPONSE']._serialized_end=1592
+  _globals['_OPERATIONS']._serialized_start=1915
+  _globals['_OPERATIONS']._serialized_end=2235
 # @@protoc_insertion_point(module_scope)

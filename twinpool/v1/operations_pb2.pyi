@@ -419,3 +419,166 @@ class CheckPairsResponse(message.Message):
     _ClearFieldArgType: _TypeAlias = typing.Literal["decode_s", b"decode_s", "detail", b"detail", "failed_hop", b"failed_hop", "handoff_wait_s", b"handoff_wait_s", "pair", b"pair", "prefill_s", b"prefill_s", "queue_s", b"queue_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class VerifyRequest(message.Message):
+    """Asks for a verification of who holds what."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class BlockUsage(message.Message):
+    """Blocks of one worker by owner. They sum to its pool."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    FREE_FIELD_NUMBER: builtins.int
+    RESERVED_FIELD_NUMBER: builtins.int
+    ROWS_FIELD_NUMBER: builtins.int
+    CACHED_FIELD_NUMBER: builtins.int
+    QUARANTINED_FIELD_NUMBER: builtins.int
+    free: builtins.int
+    """Blocks nobody owns."""
+    reserved: builtins.int
+    """Blocks of reservations without a row."""
+    rows: builtins.int
+    """Blocks of rows, or of prompts on a prefill worker."""
+    cached: builtins.int
+    """Blocks kept for reuse."""
+    quarantined: builtins.int
+    """Blocks a writer may still touch."""
+    def __init__(
+        self,
+        *,
+        free: builtins.int = ...,
+        reserved: builtins.int = ...,
+        rows: builtins.int = ...,
+        cached: builtins.int = ...,
+        quarantined: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cached", b"cached", "free", b"free", "quarantined", b"quarantined", "reserved", b"reserved", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class AttemptHolding(message.Message):
+    """What a worker holds of one attempt, which is one try of a choice."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    BLOCKS_FIELD_NUMBER: builtins.int
+    AGE_S_FIELD_NUMBER: builtins.int
+    attempt: builtins.str
+    """The attempt."""
+    stage: builtins.str
+    """Where it is in its life on this worker, in one word."""
+    blocks: builtins.int
+    """Its blocks."""
+    age_s: builtins.float
+    """Seconds it has been in this stage; on a prefill worker, since it came."""
+    def __init__(
+        self,
+        *,
+        attempt: builtins.str = ...,
+        stage: builtins.str = ...,
+        blocks: builtins.int = ...,
+        age_s: builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["age_s", b"age_s", "attempt", b"attempt", "blocks", b"blocks", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class WorkerVerification(message.Message):
+    """What was found on one worker."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    POOL_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    ANSWERED_FIELD_NUMBER: builtins.int
+    BLOCKS_TOTAL_FIELD_NUMBER: builtins.int
+    BLOCKS_FIELD_NUMBER: builtins.int
+    HELD_FIELD_NUMBER: builtins.int
+    PROBLEMS_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """Its id."""
+    pool: Pool.ValueType
+    """Its pool."""
+    incarnation: builtins.str
+    """The life of its process that was asked."""
+    answered: builtins.bool
+    """It answered in time. If not, the figures below are zero."""
+    blocks_total: builtins.int
+    """All blocks."""
+    @builtins.property
+    def blocks(self) -> BlockUsage:
+        """Blocks by owner."""
+
+    @builtins.property
+    def held(self) -> containers.RepeatedCompositeFieldContainer[AttemptHolding]:
+        """One for each attempt that holds anything there."""
+
+    @builtins.property
+    def problems(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What is wrong, in words; empty if nothing is."""
+
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        pool: Pool.ValueType = ...,
+        incarnation: builtins.str = ...,
+        answered: builtins.bool = ...,
+        blocks_total: builtins.int = ...,
+        blocks: BlockUsage | None = ...,
+        held: abc.Iterable[AttemptHolding] | None = ...,
+        problems: abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocks", b"blocks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["answered", b"answered", "blocks", b"blocks", "blocks_total", b"blocks_total", "held", b"held", "id", b"id", "incarnation", b"incarnation", "pool", b"pool", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class VerifyResponse(message.Message):
+    """What was found."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    AT_REST_FIELD_NUMBER: builtins.int
+    WORKERS_FIELD_NUMBER: builtins.int
+    at_rest: builtins.bool
+    """Nothing is held anywhere, and there is no request."""
+    @builtins.property
+    def workers(self) -> containers.RepeatedCompositeFieldContainer[WorkerVerification]:
+        """All workers with an open session."""
+
+    def __init__(
+        self,
+        *,
+        at_rest: builtins.bool = ...,
+        workers: abc.Iterable[WorkerVerification] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["at_rest", b"at_rest", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -50,6 +50,11 @@ class OperationsStub:
                 request_serializer=twinpool_dot_v1_dot_operations__pb2.CheckPairsRequest.SerializeToString,
                 response_deserializer=twinpool_dot_v1_dot_operations__pb2.CheckPairsResponse.FromString,
                 _registered_method=True)
+        self.Verify = channel.unary_unary(
+                '/twinpool.v1.Operations/Verify',
+                request_serializer=twinpool_dot_v1_dot_operations__pb2.VerifyRequest.SerializeToString,
+                response_deserializer=twinpool_dot_v1_dot_operations__pb2.VerifyResponse.FromString,
+                _registered_method=True)
 
 
 class OperationsServicer:
@@ -77,6 +82,14 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Verify(self, request, context):
+        """Has every worker audit its blocks, and compares what workers hold with what the router knows.
+        Disturbs no request. Takes milliseconds, or some seconds where a second look is needed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +107,11 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.CheckPairs,
                     request_deserializer=twinpool_dot_v1_dot_operations__pb2.CheckPairsRequest.FromString,
                     response_serializer=twinpool_dot_v1_dot_operations__pb2.CheckPairsResponse.SerializeToString,
+            ),
+            'Verify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Verify,
+                    request_deserializer=twinpool_dot_v1_dot_operations__pb2.VerifyRequest.FromString,
+                    response_serializer=twinpool_dot_v1_dot_operations__pb2.VerifyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +196,33 @@ class Operations:
             '/twinpool.v1.Operations/CheckPairs',
             twinpool_dot_v1_dot_operations__pb2.CheckPairsRequest.SerializeToString,
             twinpool_dot_v1_dot_operations__pb2.CheckPairsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Verify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twinpool.v1.Operations/Verify',
+            twinpool_dot_v1_dot_operations__pb2.VerifyRequest.SerializeToString,
+            twinpool_dot_v1_dot_operations__pb2.VerifyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class OperationsStub:
     """The state now and again at an interval, until the client leaves."""
     CheckPairs: grpc.UnaryStreamMultiCallable[operations_pb2.CheckPairsRequest, operations_pb2.CheckPairsResponse]
     """Drives a canary request through every prefill-decode pair, one result per pair."""
+    Verify: grpc.UnaryUnaryMultiCallable[operations_pb2.VerifyRequest, operations_pb2.VerifyResponse]
+    """Has every worker audit its blocks, and compares what workers hold with what the router knows.
+    Disturbs no request. Takes milliseconds, or some seconds where a second look is needed.
+    """
 
 @typing.type_check_only
 class OperationsAsyncStub(OperationsStub):
@@ -51,6 +55,10 @@ class OperationsAsyncStub(OperationsStub):
     """The state now and again at an interval, until the client leaves."""
     CheckPairs: aio.UnaryStreamMultiCallable[operations_pb2.CheckPairsRequest, operations_pb2.CheckPairsResponse]  # type: ignore[assignment]
     """Drives a canary request through every prefill-decode pair, one result per pair."""
+    Verify: aio.UnaryUnaryMultiCallable[operations_pb2.VerifyRequest, operations_pb2.VerifyResponse]  # type: ignore[assignment]
+    """Has every worker audit its blocks, and compares what workers hold with what the router knows.
+    Disturbs no request. Takes milliseconds, or some seconds where a second look is needed.
+    """
 
 class OperationsServicer(metaclass=abc_1.ABCMeta):
     """Looks into a running system."""
@@ -78,5 +86,15 @@ class OperationsServicer(metaclass=abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[abc.Iterator[operations_pb2.CheckPairsResponse], abc.AsyncIterator[operations_pb2.CheckPairsResponse]]:
         """Drives a canary request through every prefill-decode pair, one result per pair."""
+
+    @abc_1.abstractmethod
+    def Verify(
+        self,
+        request: operations_pb2.VerifyRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[operations_pb2.VerifyResponse, abc.Awaitable[operations_pb2.VerifyResponse]]:
+        """Has every worker audit its blocks, and compares what workers hold with what the router knows.
+        Disturbs no request. Takes milliseconds, or some seconds where a second look is needed.
+        """
 
 def add_OperationsServicer_to_server(servicer: OperationsServicer, server: typing.Union[grpc.Server, aio.Server]) -> None: ...

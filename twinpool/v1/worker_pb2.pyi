@@ -108,6 +108,7 @@ class SessionRequest(message.Message):
     ADMIT_FIELD_NUMBER: builtins.int
     EVICT_FIELD_NUMBER: builtins.int
     WRITER_GONE_FIELD_NUMBER: builtins.int
+    AUDIT_FIELD_NUMBER: builtins.int
     @builtins.property
     def join_pair(self) -> JoinPair:
         """To a prefill worker: open the hand-off connection to a decode worker."""
@@ -144,6 +145,10 @@ class SessionRequest(message.Message):
     def writer_gone(self) -> WriterGone:
         """To a decode worker: a prefill worker's process is gone."""
 
+    @builtins.property
+    def audit(self) -> Audit:
+        """To any worker: say who owns which blocks."""
+
     def __init__(
         self,
         *,
@@ -156,12 +161,13 @@ class SessionRequest(message.Message):
         admit: Admit | None = ...,
         evict: Evict | None = ...,
         writer_gone: WriterGone | None = ...,
+        audit: Audit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["join_pair", "leave_pair", "prefill", "cancel_prefill", "reserve", "revoke", "admit", "evict", "writer_gone"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["join_pair", "leave_pair", "prefill", "cancel_prefill", "reserve", "revoke", "admit", "evict", "writer_gone", "audit"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -184,6 +190,7 @@ class SessionResponse(message.Message):
     QUARANTINE_OVERDUE_FIELD_NUMBER: builtins.int
     LOAD_FIELD_NUMBER: builtins.int
     ROWS_PAUSED_FIELD_NUMBER: builtins.int
+    AUDITED_FIELD_NUMBER: builtins.int
     PREFILL_STEP_FIELD_NUMBER: builtins.int
     @builtins.property
     def hello(self) -> Hello:
@@ -238,6 +245,10 @@ class SessionResponse(message.Message):
         """From a decode worker: rows wait for a block."""
 
     @builtins.property
+    def audited(self) -> Audited:
+        """From any worker: the answer to an audit."""
+
+    @builtins.property
     def prefill_step(self) -> PrefillStep:
         """From a prefill worker: one step is computed."""
 
@@ -257,13 +268,14 @@ class SessionResponse(message.Message):
         quarantine_overdue: QuarantineOverdue | None = ...,
         load: LoadReport | None = ...,
         rows_paused: RowsPaused | None = ...,
+        audited: Audited | None = ...,
         prefill_step: PrefillStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["audited", b"audited", "event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["audited", b"audited", "event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["hello", "pair_joined", "pair_broken", "first_token", "prefill_ended", "granted", "refused", "written", "released", "step_done", "quarantine_overdue", "load", "rows_paused", "prefill_step"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["hello", "pair_joined", "pair_broken", "first_token", "prefill_ended", "granted", "refused", "written", "released", "step_done", "quarantine_overdue", "load", "rows_paused", "audited", "prefill_step"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -572,6 +584,26 @@ class WriterGone(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class Audit(message.Message):
+    """Has a worker check its own books, at the next boundary of its engine's steps."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    AUDIT_ID_FIELD_NUMBER: builtins.int
+    audit_id: builtins.str
+    """Comes back in the answer."""
+    def __init__(
+        self,
+        *,
+        audit_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["audit_id", b"audit_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -998,6 +1030,112 @@ class QuarantineOverdue(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class BlockCounts(message.Message):
+    """Blocks of one worker by owner. They sum to its pool."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    FREE_FIELD_NUMBER: builtins.int
+    RESERVED_FIELD_NUMBER: builtins.int
+    ROWS_FIELD_NUMBER: builtins.int
+    CACHED_FIELD_NUMBER: builtins.int
+    QUARANTINED_FIELD_NUMBER: builtins.int
+    free: builtins.int
+    """Blocks nobody owns."""
+    reserved: builtins.int
+    """Blocks of reservations without a row."""
+    rows: builtins.int
+    """Blocks of rows, or of prompts on a prefill worker."""
+    cached: builtins.int
+    """Blocks kept for reuse."""
+    quarantined: builtins.int
+    """Blocks a writer may still touch."""
+    def __init__(
+        self,
+        *,
+        free: builtins.int = ...,
+        reserved: builtins.int = ...,
+        rows: builtins.int = ...,
+        cached: builtins.int = ...,
+        quarantined: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cached", b"cached", "free", b"free", "quarantined", b"quarantined", "reserved", b"reserved", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class HeldAttempt(message.Message):
+    """What a worker holds of one attempt."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    NUM_BLOCKS_FIELD_NUMBER: builtins.int
+    AGE_S_FIELD_NUMBER: builtins.int
+    attempt: builtins.str
+    """The attempt."""
+    stage: builtins.str
+    """Where it is in its life there, in one word."""
+    num_blocks: builtins.int
+    """Its blocks."""
+    age_s: builtins.float
+    """Seconds it has been in this stage; on a prefill worker, since it came."""
+    def __init__(
+        self,
+        *,
+        attempt: builtins.str = ...,
+        stage: builtins.str = ...,
+        num_blocks: builtins.int = ...,
+        age_s: builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["age_s", b"age_s", "attempt", b"attempt", "num_blocks", b"num_blocks", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class Audited(message.Message):
+    """A worker's books, all of one moment."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    AUDIT_ID_FIELD_NUMBER: builtins.int
+    BLOCKS_FIELD_NUMBER: builtins.int
+    HELD_FIELD_NUMBER: builtins.int
+    PROBLEMS_FIELD_NUMBER: builtins.int
+    audit_id: builtins.str
+    """The audit's."""
+    @builtins.property
+    def blocks(self) -> BlockCounts:
+        """Blocks by owner."""
+
+    @builtins.property
+    def held(self) -> containers.RepeatedCompositeFieldContainer[HeldAttempt]:
+        """One for each attempt that holds anything."""
+
+    @builtins.property
+    def problems(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What does not agree with what, in words; empty if all does."""
+
+    def __init__(
+        self,
+        *,
+        audit_id: builtins.str = ...,
+        blocks: BlockCounts | None = ...,
+        held: abc.Iterable[HeldAttempt] | None = ...,
+        problems: abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocks", b"blocks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["audit_id", b"audit_id", "blocks", b"blocks", "held", b"held", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

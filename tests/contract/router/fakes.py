@@ -9,9 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from router.canary import Hop, PairCheck
-from router.ports import Ending, Output, Outputs, PairView, Request, Snapshot, WorkerView
+from router.ports import (
+    Ending,
+    Output,
+    Outputs,
+    PairView,
+    Request,
+    Snapshot,
+    Verification,
+    VerifiedWorker,
+    WorkerView,
+)
 from twinpool.errors import DuplicateRequestId, InvalidRequest, TwinpoolError
-from twinpool.messages import LoadReport
+from twinpool.messages import BlockCounts, HeldAttempt, LoadReport
 from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, WorkerState
 
 BOS, EOS = 256, 257
@@ -34,6 +44,23 @@ SNAPSHOT = Snapshot(
     pairs=(PairView("prefill-0", "decode-0", "shm", ready=True),),
     handoffs_in_flight=2,
     target_workers={Pool.PREFILL: 1, Pool.DECODE: 2},
+)
+
+VERIFIED = Verification(
+    at_rest=False,
+    workers=(
+        VerifiedWorker(
+            "decode-0",
+            Pool.DECODE,
+            "d-1",
+            200,
+            True,
+            BlockCounts(150, 8, 30, 7, 5),
+            (HeldAttempt("try-1", "writing", 8, 0.5),),
+            ("it holds try-1, which the scheduler does not know",),
+        ),
+        VerifiedWorker("prefill-0", Pool.PREFILL, "p-1", 100, False, BlockCounts(), (), ("no answer",)),
+    ),
 )
 
 
@@ -118,6 +145,9 @@ class FakeDispatcher:
 
     def snapshot(self) -> Snapshot:
         return self.state
+
+    async def verify(self) -> Verification:
+        return VERIFIED
 
     def change(self, **fields: object) -> None:
         """Change the snapshot."""

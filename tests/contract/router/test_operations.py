@@ -1,4 +1,4 @@
-"""GetStatus, WatchStatus and CheckPairs."""
+"""GetStatus, WatchStatus, CheckPairs and Verify."""
 
 from __future__ import annotations
 
@@ -70,3 +70,21 @@ async def test_every_pair_is_checked_and_the_failing_hop_named(shell: Shell) -> 
         ("prefill-0", "decode-0")
     ] * 2
     assert {(r.failed_hop, r.detail, r.prefill_s) for r in results} == {(pb.HOP_HANDOFF, "it stopped", 0.5)}
+
+
+async def test_a_verification_tells_what_each_worker_holds_and_what_is_wrong(shell: Shell) -> None:
+    found = await shell.operations.Verify(pb.VerifyRequest())
+    assert not found.at_rest
+    decode, prefill = found.workers
+    assert decode == pb.WorkerVerification(
+        id="decode-0",
+        pool=pb.POOL_DECODE,
+        incarnation="d-1",
+        answered=True,
+        blocks_total=200,
+        blocks=pb.BlockUsage(free=150, reserved=8, rows=30, cached=7, quarantined=5),
+        held=[pb.AttemptHolding(attempt="try-1", stage="writing", blocks=8, age_s=0.5)],
+        problems=["it holds try-1, which the scheduler does not know"],
+    )
+    assert (prefill.pool, prefill.answered) == (pb.POOL_PREFILL, False)
+    assert list(prefill.problems) == ["no answer"]

@@ -1,0 +1,64 @@
+"""Who holds which blocks agrees with what the router knows: under load, whatever ends, and at rest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.integration.running import RunningSystem
+from twinpool.cli.app import main
+from twinpool.client.verification import Verification
+
+PROMPT = "The capital of France is"
+NUM_CLIENTS = 6
+NUM_REQUESTS = 5
+"""Of each client."""
+
+
+def ask(system: RunningSystem, client: int) -> None:
+    """Answers that are read to the end, left in the middle, or made by a prefill worker alone."""
+    for number in range(NUM_REQUESTS):
+        prompt = [1 + client] * (10 + 60 * number)
+        max_tokens = 1 if (client + number) % 5 == 0 else 16
+        stream = system.client.generate(prompt, max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+        if (client + number) % 3 == 0:
+            next(stream)
+            stream.close()
+        else:
+            assert sum(len(chunk.token_ids) for chunk in stream) == max_tokens
+
+
+def verified_until(system: RunningSystem, done: threading.Event) -> Iterator[Verification]:
+    """One verification after the other, at least one."""
+    yield system.operations.verify()
+    while not done.is_set():
+        yield system.operations.verify()
+
+
+def test_under_load_all_blocks_are_accounted_for_at_any_moment(system: RunningSystem) -> None:
+    done = threading.Event()
+    with ThreadPoolExecutor(NUM_CLIENTS + 1) as threads:
+        looking = threads.submit(lambda: list(verified_until(system, done)))
+        asking = [threads.submit(ask, system, client) for client in range(NUM_CLIENTS)]
+        try:
+            for each in asking:
+                each.result()
+        finally:
+            done.set()
+        found = looking.result()
+    assert [each.problems for each in found if each.problems] == []
+    held = [(worker.pool, held.stage) for each in found for worker in each.workers for held in worker.held]
+    assert ("decode", "admitted") in held
+
+
+def test_at_rest_the_command_says_so_and_ends_well(
+    system: RunningSystem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system.client.complete(PROMPT, max_tokens=4)
+    assert main(["status", "--verify", "--target", str(system.system.operations)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("all blocks accounted for")
+    assert [line.split()[:2] for line in lines[-2:]] == [["prefill-0", "ok"], ["decode-0", "ok"]]

@@ -1,0 +1,136 @@
+"""A worker's audit finds what differs between pool, attempts and batch, and nothing where nothing does."""
+
+from __future__ import annotations
+
+import pytest
+
+from decode_worker.audit import audit_decode
+from twinpool.kv.audit import Claim, audit_blocks, count_blocks
+from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.reservations import Reservations
+from twinpool.messages import Admit, Audited, BlockCounts, HeldAttempt
+from twinpool.types import RowParams
+
+WRITER = "p0-1"
+
+
+def pool_of_two() -> tuple[BlockPool, list[Claim]]:
+    """Eight blocks: two of row a, three of reservation b, three free."""
+    pool = BlockPool(8)
+    row, reserved = pool.allocate(Owner.ROW, "a", 2), pool.allocate(Owner.RESERVATION, "b", 3)
+    assert row is not None
+    assert reserved is not None
+    return pool, [Claim("a", Owner.ROW, row), Claim("b", Owner.RESERVATION, reserved)]
+
+
+def test_a_pool_whose_blocks_are_all_claimed_as_the_ledger_says_has_no_problem() -> None:
+    pool, claims = pool_of_two()
+    assert audit_blocks(pool, claims) == []
+    assert count_blocks(pool) == BlockCounts(free=3, reserved=3, rows=2)
+    assert audit_blocks(pool, [*claims, Claim("waiting", Owner.ROW, ())]) == []
+    assert audit_blocks(BlockPool(4), []) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "problem"),
+    [
+        (None, "2 blocks (0, 1) belong to row a, which nobody holds"),
+        (Claim("a", Owner.ROW, (0,)), "holds 1 blocks (0), but the ledger gives it 2 blocks (0, 1)"),
+        (Claim("a", Owner.ROW, (0, 1, 1)), "holds 3 blocks (0, 1, 1), but"),
+        (Claim("a", Owner.ROW, (0, 1, 7)), "holds 3 blocks (0, 1, 7), but"),
+        (Claim("a", Owner.ROW, (0, 1, 2)), "holds 3 blocks (0, 1, 2), but"),
+        (Claim("a", Owner.QUARANTINE, (0, 1)), "attempt a (quarantine) holds 2 blocks"),
+        (
+            Claim("c", Owner.ROW, (0, 1)),
+            "attempt c (row) holds 2 blocks (0, 1), but the ledger gives it 0 blocks",
+        ),
+    ],
+    ids=["leaked", "too few", "twice", "a free one", "another's", "as something else", "by a stranger"],
+)
+def test_a_claim_that_differs_from_the_ledger_is_named(first: Claim | None, problem: str) -> None:
+    pool, claims = pool_of_two()
+    problems = audit_blocks(pool, [*([first] if first else []), claims[1]])
+    assert any(problem in each for each in problems)
+
+
+def test_a_damaged_free_list_is_found() -> None:
+    pool, claims = pool_of_two()
+    pool._free.append(5)
+    (twice,) = audit_blocks(pool, claims)
+    assert twice == "the free list holds 4 blocks (5, 5, 6, 7), but the ledger has 3 blocks (5, 6, 7) free"
+    pool._free.pop()
+    pool._free.pop()
+    (lost,) = audit_blocks(pool, claims)
+    assert lost == "the free list holds 2 blocks (5, 6), but the ledger has 3 blocks (5, 6, 7) free"
+
+
+def test_a_count_that_has_gone_astray_is_found() -> None:
+    pool, claims = pool_of_two()
+    pool._count[Owner.FREE] = 4
+    assert audit_blocks(pool, claims) == ["4 blocks are counted as free, but 3 are"]
+
+
+def test_a_problem_with_many_blocks_names_the_first() -> None:
+    pool = BlockPool(50)
+    pool.allocate(Owner.ROW, "a", 50)
+    (problem,) = audit_blocks(pool, [])
+    assert problem == "50 blocks (0, 1, 2, 3, 4, 5, 6, 7, …) belong to row a, which nobody holds"
+
+
+class Books:
+    """A decode worker's: one reservation in each stage, and the batch that belongs to them."""
+
+    def __init__(self) -> None:
+        self.pool = BlockPool(16)
+        self.held = Reservations(self.pool, block_size=4)
+        for attempt in ("reserved", "writing", "written", "admitted", "quarantined"):
+            assert self.held.reserve(attempt, 2, WRITER, 30.0, 1.0)
+            if attempt != "reserved":
+                self.held.begin(attempt, WRITER, 2.0)
+            if attempt in ("written", "admitted"):
+                self.held.written(attempt, WRITER, 2, 3.0)
+        self.held.admit(Admit("admitted", 0, 5, (1,), RowParams(9)), 4.0)
+        self.held.revoke("quarantined", 5.0)
+        self.batch: dict[str, list[int]] = {"admitted": [6, 7]}
+
+    def audit(self) -> Audited:
+        return audit_decode("audit", self.pool, self.held, self.batch, 10.0)
+
+
+def test_a_decode_workers_books_name_every_attempt_with_its_stage_blocks_and_age() -> None:
+    audited = Books().audit()
+    assert audited.blocks == BlockCounts(free=6, reserved=6, rows=2, quarantined=2)
+    assert audited.held == (
+        HeldAttempt("reserved", "reserved", 2, 9.0),
+        HeldAttempt("writing", "writing", 2, 8.0),
+        HeldAttempt("written", "written", 2, 7.0),
+        HeldAttempt("admitted", "admitted", 2, 6.0),
+        HeldAttempt("quarantined", "quarantined", 2, 5.0),
+    )
+    assert audited.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("batch", "problem"),
+    [
+        ({}, "attempt admitted is admitted and no row"),
+        ({"admitted": [6, 7], "written": [4, 5]}, "attempt written is a row and not admitted"),
+        ({"admitted": [7, 6]}, "the row of attempt admitted has blocks [7, 6], its reservation [6, 7]"),
+    ],
+)
+def test_a_batch_that_differs_from_the_reservations_is_found(
+    batch: dict[str, list[int]], problem: str
+) -> None:
+    books = Books()
+    books.batch = batch
+    assert books.audit().problems == (problem,)
+
+
+def test_a_block_lost_from_a_reservation_is_found() -> None:
+    books = Books()
+    next(iter(books.held)).blocks = (0,)
+    (problem,) = books.audit().problems
+    assert (
+        problem
+        == "attempt reserved (reservation) holds 1 blocks (0), but the ledger gives it 2 blocks (0, 1)"
+    )

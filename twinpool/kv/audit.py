@@ -1,0 +1,71 @@
+"""Checks a worker's block pool against what its attempts believe they hold: pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.messages import BlockCounts
+
+MOST_NAMED = 8
+"""Blocks that a problem names one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The blocks that an attempt believes to be its own, and as what."""
+
+    attempt: str
+    owner: Owner
+    blocks: Sequence[int]
+
+
+def count_blocks(pool: BlockPool) -> BlockCounts:
+    """Blocks by owner."""
+    return BlockCounts(
+        free=pool.count(Owner.FREE),
+        reserved=pool.count(Owner.RESERVATION),
+        rows=pool.count(Owner.ROW),
+        quarantined=pool.count(Owner.QUARANTINE),
+    )
+
+
+def audit_blocks(pool: BlockPool, claims: Iterable[Claim]) -> list[str]:
+    """What is wrong, in words; empty if every block is free or one attempt's, by ledger and claims alike.
+
+    The ledger names one owner per block, so two claims to a block, or a claim to it twice, differ from it.
+    """
+    ledger: defaultdict[tuple[Owner, str], list[int]] = defaultdict(list)
+    for block, (owner, attempt) in enumerate(pool.owners()):
+        ledger[owner, attempt].append(block)
+    problems = _differing_counts(pool, ledger)
+    free, listed = ledger.pop((Owner.FREE, ""), []), sorted(pool.free_blocks())
+    if listed != free:
+        problems.append(f"the free list holds {_named(listed)}, but the ledger has {_named(free)} free")
+    for claim in claims:
+        known, claimed = ledger.pop((claim.owner, claim.attempt), []), sorted(claim.blocks)
+        if claimed != known:
+            whose = f"attempt {claim.attempt} ({claim.owner})"
+            problems.append(f"{whose} holds {_named(claimed)}, but the ledger gives it {_named(known)}")
+    for (owner, attempt), blocks in ledger.items():
+        problems.append(f"{_named(blocks)} belong to {owner} {attempt}, which nobody holds")
+    return problems
+
+
+def _differing_counts(pool: BlockPool, ledger: dict[tuple[Owner, str], list[int]]) -> list[str]:
+    owned: Counter[Owner] = Counter()
+    for (owner, _), blocks in ledger.items():
+        owned[owner] += len(blocks)
+    return [
+        f"{pool.count(owner)} blocks are counted as {owner}, but {owned[owner]} are"
+        for owner in Owner
+        if pool.count(owner) != owned[owner]
+    ]
+
+
+def _named(blocks: Sequence[int]) -> str:
+    more = ", …" if len(blocks) > MOST_NAMED else ""
+    names = f" ({', '.join(map(str, blocks[:MOST_NAMED]))}{more})" if blocks else ""
+    return f"{len(blocks)} blocks{names}"
