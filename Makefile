@@ -14,7 +14,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pull serve test check format proto exactness chaos clean
+.PHONY: help setup pull serve test check format metrics proto exactness chaos clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ check: setup ## lint, formatting, types, import rules, proto contract
 format: setup ## format the code and fix what the linter can
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+metrics: setup ## rewrite docs/metrics.md and the dashboards in deploy/grafana from the code
+	$(BIN)/python -m scripts.make_metrics_docs
+	$(BIN)/python -m scripts.make_dashboards
 
 proto: setup ## regenerate twinpool/v1 from proto/
 	PYTHON=$(BIN)/python scripts/generate_proto.sh
