@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 
@@ -15,7 +14,7 @@ from tests.integration.conftest import StartSystem
 from tests.integration.running import RunningSystem, quiesce
 from tests.reference import reference_cases
 from twinpool.config import EngineConfig, RouterConfig
-from twinpool.errors import InvalidRequest, QueueFull
+from twinpool.errors import InvalidRequest
 from twinpool.messages import StepDone
 
 SMALL_MIB = 40
@@ -86,28 +85,3 @@ def test_absent_max_tokens_is_capped_to_what_fits(small: RunningSystem) -> None:
     next(stream)
     stream.close()
     quiesce(small)
-
-
-def test_full_queue_refuses_with_a_time_to_try_again(start_system: StartSystem) -> None:
-    system = start_system(
-        engine=EngineConfig(dtype="float32", kv_memory_mib=SMALL_MIB),
-        router=RouterConfig(grace_s=2.0, queue_max_requests=1),
-    )
-    held = system.client.generate([1] * 10, max_tokens=800, temperature=0.0, ignore_eos=True)
-    next(held)
-    waiting = system.client.generate([1] * 10, max_tokens=800, temperature=0.0, ignore_eos=True)
-    with ThreadPoolExecutor(1) as thread:
-        first = thread.submit(next, waiting)
-        # Both rows grow until the pool is full; then the younger makes room, and waits.
-        deadline = time.monotonic() + 90.0
-        while system.operations.status().queue.requests < 1:
-            assert time.monotonic() < deadline
-        with pytest.raises(QueueFull) as refusal:
-            system.client.complete([1] * 10, max_tokens=800)
-        assert refusal.value.retry_after_s is not None
-        held.close()
-        first.result(60.0)
-    waiting.close()
-    assert len(system.client.complete([1] * 10, max_tokens=2, ignore_eos=True).token_ids) == 2
-    quiesce(system)
-    system.stop()
