@@ -146,11 +146,16 @@ def test_problems_that_a_verification_finds_are_lines_and_a_failure(
     server: FakeServer, capsys: Capture
 ) -> None:
     worker = server.operations.verified.workers[0]
-    worker.problems.append("it holds try-1, which the scheduler does not know")
+    problem = "it holds try-1, which the scheduler does not know"
+    worker.problems.extend([problem, "so long a problem " * 20])
     assert main(["status", "--verify", "--target", server.target]) == Exit.FAILED
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "1 problems, not at rest"
-    assert lines[-1] == "decode-0: it holds try-1, which the scheduler does not know"
+    assert lines[0] == "2 problems, not at rest"
+    assert lines[3].split() == ["decode-0", "2", "problems", "1", "87", "2", "5", "4", "2", "100", "abc"]
+    assert [line.strip() for line in lines[4:]] == [
+        f"decode-0: {problem}",
+        f"decode-0: {'so long a problem ' * 20}".strip(),
+    ]
 
     worker.answered = False
     assert main(["status", "--verify", "--target", server.target]) == Exit.FAILED

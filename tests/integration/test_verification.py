@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration.running import RunningSystem
+from tests.integration.running import READY_S, RunningSystem, wait_until_ready
 from twinpool.cli.app import main
 from twinpool.client.verification import Verification
+from twinpool.types import Pool
 
 PROMPT = "The capital of France is"
 NUM_CLIENTS = 6
@@ -38,6 +42,14 @@ def verified_until(system: RunningSystem, done: threading.Event) -> Iterator[Ver
         yield system.operations.verify()
 
 
+def wait_until_replaced(system: RunningSystem, pid: int) -> None:
+    """Until no worker has this process any more."""
+    deadline = time.monotonic() + READY_S
+    while any(worker.pid == pid for worker in system.operations.status().workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_under_load_all_blocks_are_accounted_for_at_any_moment(system: RunningSystem) -> None:
     done = threading.Event()
     with ThreadPoolExecutor(NUM_CLIENTS + 1) as threads:
@@ -52,6 +64,17 @@ def test_under_load_all_blocks_are_accounted_for_at_any_moment(system: RunningSy
     assert [each.problems for each in found if each.problems] == []
     held = [(worker.pool, held.stage) for each in found for worker in each.workers for held in worker.held]
     assert ("decode", "admitted") in held
+
+
+def test_a_worker_that_stands_still_is_named_and_holds_nobody_up(system: RunningSystem) -> None:
+    (decode,) = (worker for worker in system.operations.status().workers if worker.pool is Pool.DECODE)
+    os.kill(decode.pid, signal.SIGSTOP)
+    found = system.operations.verify()
+    assert found.problems == ("decode-0: it does not answer: nothing is known of what it holds",)
+    assert [worker.id for worker in found.workers if worker.answered] == ["prefill-0"]
+    assert not found.at_rest
+    wait_until_replaced(system, decode.pid)
+    wait_until_ready(system)
 
 
 def test_at_rest_the_command_says_so_and_ends_well(

@@ -81,7 +81,8 @@ def _show_verification(found: Verification, json: bool) -> Exit:
     if json:
         _print_json(found)
     else:
-        _console().print(verification_table(found))
+        # A problem stays one line, however long.
+        _console().print(verification_table(found), soft_wrap=True)
     if not found.workers:
         return complain("there is no worker to ask; see `twinpool status`", Exit.FAILED)
     return Exit.FAILED if found.problems else Exit.DONE

@@ -27,13 +27,13 @@ def verification_table(found: Verification) -> RenderableType:
 
 
 def _headline(found: Verification) -> Text:
-    num_problems = len(found.problems)
-    verdict = (f"{num_problems} problems", "red") if num_problems else ("all blocks accounted for", "green")
+    wrong = len(found.problems)
+    verdict = (_problems(wrong), "red") if wrong else ("all blocks accounted for", "green")
     return Text.assemble(verdict, ", at rest\n" if found.at_rest else ", not at rest\n")
 
 
 def _row(worker: VerifiedWorker) -> tuple[str | Text, ...]:
-    wrong = f"{len(worker.problems)} problems" if worker.answered else "no answer"
+    wrong = _problems(len(worker.problems)) if worker.answered else "no answer"
     return (
         worker.id,
         Text(wrong, style="red") if worker.problems else Text("ok", style="green"),
@@ -42,3 +42,7 @@ def _row(worker: VerifiedWorker) -> tuple[str | Text, ...]:
         str(worker.blocks_total),
         worker.incarnation[:12] or "-",
     )
+
+
+def _problems(number: int) -> str:
+    return f"{number} problem{'' if number == 1 else 's'}"
