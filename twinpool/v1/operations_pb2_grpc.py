@@ -69,14 +69,14 @@ class OperationsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchStatus(self, request, context):
-        """The state now and again at an interval, until the client leaves.
+        """The state now and again at an interval, until the client leaves. At most 64 at one time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckPairs(self, request, context):
-        """Drives a canary request through every prefill-decode pair, one result per pair.
+        """Drives a canary request through every prefill-decode pair, one result per pair. One at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,7 +84,7 @@ class OperationsServicer:
 
     def Verify(self, request, context):
         """Has every worker audit its blocks, and compares what workers hold with what the router knows.
-        Disturbs no request. Takes milliseconds, or some seconds where a second look is needed.
+        Disturbs no request. Takes milliseconds, or some seconds where a second look is needed. At most 4 at one time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,12 +36,12 @@ class OperationsStub:
     GetStatus: grpc.UnaryUnaryMultiCallable[operations_pb2.GetStatusRequest, operations_pb2.GetStatusResponse]
     """The state now."""
     WatchStatus: grpc.UnaryStreamMultiCallable[operations_pb2.WatchStatusRequest, operations_pb2.WatchStatusResponse]
-    """The state now and again at an interval, until the client leaves."""
+    """The state now and again at an interval, until the client leaves. At most 64 at one time."""
     CheckPairs: grpc.UnaryStreamMultiCallable[operations_pb2.CheckPairsRequest, operations_pb2.CheckPairsResponse]
-    """Drives a canary request through every prefill-decode pair, one result per pair."""
+    """Drives a canary request through every prefill-decode pair, one result per pair. One at a time."""
     Verify: grpc.UnaryUnaryMultiCallable[operations_pb2.VerifyRequest, operations_pb2.VerifyResponse]
     """Has every worker audit its blocks, and compares what workers hold with what the router knows.
-    Disturbs no request. Takes milliseconds, or some seconds where a second look is needed.
+    Disturbs no request. Takes milliseconds, or some seconds where a second look is needed. At most 4 at one time.
     """
 
 @typing.type_check_only
@@ -52,12 +52,12 @@ class OperationsAsyncStub(OperationsStub):
     GetStatus: aio.UnaryUnaryMultiCallable[operations_pb2.GetStatusRequest, operations_pb2.GetStatusResponse]  # type: ignore[assignment]
     """The state now."""
     WatchStatus: aio.UnaryStreamMultiCallable[operations_pb2.WatchStatusRequest, operations_pb2.WatchStatusResponse]  # type: ignore[assignment]
-    """The state now and again at an interval, until the client leaves."""
+    """The state now and again at an interval, until the client leaves. At most 64 at one time."""
     CheckPairs: aio.UnaryStreamMultiCallable[operations_pb2.CheckPairsRequest, operations_pb2.CheckPairsResponse]  # type: ignore[assignment]
-    """Drives a canary request through every prefill-decode pair, one result per pair."""
+    """Drives a canary request through every prefill-decode pair, one result per pair. One at a time."""
     Verify: aio.UnaryUnaryMultiCallable[operations_pb2.VerifyRequest, operations_pb2.VerifyResponse]  # type: ignore[assignment]
     """Has every worker audit its blocks, and compares what workers hold with what the router knows.
-    Disturbs no request. Takes milliseconds, or some seconds where a second look is needed.
+    Disturbs no request. Takes milliseconds, or some seconds where a second look is needed. At most 4 at one time.
     """
 
 class OperationsServicer(metaclass=abc_1.ABCMeta):
@@ -77,7 +77,7 @@ class OperationsServicer(metaclass=abc_1.ABCMeta):
         request: operations_pb2.WatchStatusRequest,
         context: _ServicerContext,
     ) -> typing.Union[abc.Iterator[operations_pb2.WatchStatusResponse], abc.AsyncIterator[operations_pb2.WatchStatusResponse]]:
-        """The state now and again at an interval, until the client leaves."""
+        """The state now and again at an interval, until the client leaves. At most 64 at one time."""
 
     @abc_1.abstractmethod
     def CheckPairs(
@@ -85,7 +85,7 @@ class OperationsServicer(metaclass=abc_1.ABCMeta):
         request: operations_pb2.CheckPairsRequest,
         context: _ServicerContext,
     ) -> typing.Union[abc.Iterator[operations_pb2.CheckPairsResponse], abc.AsyncIterator[operations_pb2.CheckPairsResponse]]:
-        """Drives a canary request through every prefill-decode pair, one result per pair."""
+        """Drives a canary request through every prefill-decode pair, one result per pair. One at a time."""
 
     @abc_1.abstractmethod
     def Verify(
@@ -94,7 +94,7 @@ class OperationsServicer(metaclass=abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[operations_pb2.VerifyResponse, abc.Awaitable[operations_pb2.VerifyResponse]]:
         """Has every worker audit its blocks, and compares what workers hold with what the router knows.
-        Disturbs no request. Takes milliseconds, or some seconds where a second look is needed.
+        Disturbs no request. Takes milliseconds, or some seconds where a second look is needed. At most 4 at one time.
         """
 
 def add_OperationsServicer_to_server(servicer: OperationsServicer, server: typing.Union[grpc.Server, aio.Server]) -> None: ...

@@ -9,6 +9,8 @@ from router.calls import MOST_AT_ONCE
 from tests.contract.router.shell import Shell, detail, failure_of, reason_of
 from twinpool.v1 import operations_pb2 as pb
 
+PATIENCE_S = 10.0
+
 
 async def test_the_status_is_the_snapshot(shell: Shell) -> None:
     status = (await shell.operations.GetStatus(pb.GetStatusRequest())).status
@@ -45,7 +47,7 @@ async def test_a_watcher_too_many_is_told_to_try_again(shell: Shell) -> None:
     watches = [aiter(shell.operations.WatchStatus(asked)) for _ in range(MOST_AT_ONCE["WatchStatus"])]
     for watch in watches:
         await anext(watch)
-    error = await failure_of(shell.operations.WatchStatus(asked))
+    error = await failure_of(shell.operations.WatchStatus(asked, timeout=PATIENCE_S))
     assert (error.code(), reason_of(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS")
     assert detail(error, error_details_pb2.RetryInfo) is not None
     await shell.operations.GetStatus(pb.GetStatusRequest())
@@ -55,7 +57,8 @@ async def test_pairs_are_checked_for_one_client_at_a_time_and_then_for_the_next(
     shell.pairs.go.clear()
     first = shell.operations.CheckPairs(pb.CheckPairsRequest())
     await shell.pairs.asked.wait()
-    error = await failure_of(shell.operations.CheckPairs(pb.CheckPairsRequest()))
+    second = shell.operations.CheckPairs(pb.CheckPairsRequest(), timeout=PATIENCE_S)
+    error = await failure_of(second)
     assert (error.code(), reason_of(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS")
     shell.pairs.go.set()
     assert len([result async for result in first]) == 1
