@@ -38,6 +38,7 @@ _BY_REASON = {
     errors.ModelNotFound.reason: Exit.REFUSED,
     errors.DuplicateRequestId.reason: Exit.REFUSED,
     errors.QueueFull.reason: Exit.BUSY,
+    errors.TooManyCalls.reason: Exit.BUSY,
     errors.DeadlineExceeded.reason: Exit.OUT_OF_TIME,
     errors.UnsupportedModel.reason: Exit.MODEL,
     errors.ModelSourceError.reason: Exit.MODEL,
