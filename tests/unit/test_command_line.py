@@ -145,7 +145,7 @@ def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch, served: list[Serv
     [
         (errors.InvalidRequest("text", "text must\nnot be empty"), Exit.REFUSED, "text must not be empty"),
         (errors.QueueFull("queue full", retry_after_s=1.5), Exit.BUSY, "queue full (try again in 1.5 s)"),
-        (errors.TooManyCalls("as often as it may", retry_after_s=1.0), Exit.BUSY, "may (try again in 1 s)"),
+        (errors.TooManyCalls("too many", retry_after_s=1.0), Exit.BUSY, "too many (try again in 1 s)"),
         (errors.DeadlineExceeded("in queue"), Exit.OUT_OF_TIME, "in queue"),
         (errors.WorkerLost("prefill-0 is gone"), Exit.UNAVAILABLE, "prefill-0 is gone"),
         (errors.UnsupportedModel("rope_scaling yarn"), Exit.MODEL, "rope_scaling yarn"),
