@@ -13,7 +13,10 @@ from twinpool.types import RowParams, finish_reason
 
 @dataclass(slots=True)
 class Row:
-    """One running choice. num_outputs counts the token log; newest, its last, is not in the cache yet."""
+    """One running choice. num_outputs counts the token log; newest, its last, is not in the cache yet.
+
+    finished: its last token is made. moved: another decode worker has its cache, and goes on with it.
+    """
 
     attempt: str
     choice_index: int
@@ -23,6 +26,7 @@ class Row:
     num_outputs: int
     newest: int
     finished: bool = False
+    moved: bool = False
 
     @classmethod
     def of(cls, ready: RowReady) -> Row:
@@ -60,7 +64,7 @@ class Row:
 
 
 class Batch:
-    """All rows by attempt. A finished row stays, unstepped, until the router evicts it."""
+    """All rows by attempt. A row that finished or moved stays, unstepped, until the router evicts it."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
@@ -86,7 +90,11 @@ class Batch:
 
     def active(self, most: int) -> list[Row]:
         """Rows to step, oldest first, at most so many."""
-        return [row for row in self._rows.values() if not row.finished][:most]
+        return [row for row in self._rows.values() if not row.finished and not row.moved][:most]
+
+    def row(self, attempt: str) -> Row | None:
+        """A row by its attempt."""
+        return self._rows.get(attempt)
 
 
 def apply_tokens(

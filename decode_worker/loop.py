@@ -1,7 +1,8 @@
 """The decode engine's thread: steps the batch it has, over and over; changes apply at the next boundary.
 
-    drain the inbox (rows enter, rows are evicted) ─► a block for each row that needs one (a row that gets
-    none pauses) ─► one step of the others ─► publish one message
+    drain the inbox (rows enter, rows are evicted) ─► copy a few blocks of rows that move elsewhere ─► a
+    block for each row that needs one (a row that gets none pauses) ─► one step of the others ─► publish
+    one message
 
 It never waits for the router. A row that ends (end of sequence, length) is not stepped again, and keeps its
 blocks until the router evicts it. Paused rows are reported every time; if all are, it reports and idles.
@@ -11,15 +12,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from decode_worker.batch import Batch, Row, apply_tokens
 from decode_worker.custody import Custody
+from decode_worker.moves import Moves
 from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.reservations import RowReady
-from twinpool.messages import Audit, Evict, ReleaseReason
+from twinpool.messages import Audit, Event, Evict, MoveRow, ReleaseReason
 from twinpool.pulse import Pulse
+from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
+from twinpool.transfer.port import HandoffSender
 
 log = logging.getLogger(__name__)
 IDLE_WAIT_S = 0.25
@@ -35,11 +40,14 @@ class Stop:
     """The worker leaves."""
 
 
-Message = RowReady | Evict | EvictAll | Audit | Stop
+Message = RowReady | Evict | EvictAll | MoveRow | PairWord | Audit | Stop
 
 
 class DecodeLoop:
-    """Owns the engine and the batch; everything reaches it through its inbox."""
+    """Owns the engine and the batch; everything reaches it through its inbox.
+
+    senders: open connections to other decode workers by incarnation, filled by whoever joins them.
+    """
 
     def __init__(
         self,
@@ -47,6 +55,8 @@ class DecodeLoop:
         inbox: Inbox[Message],
         custody: Custody,
         pulse: Pulse,
+        senders: Mapping[str, HandoffSender],
+        publish: Callable[[Event], None],
         *,
         max_rows: int,
         eos_token_ids: frozenset[int],
@@ -60,6 +70,7 @@ class DecodeLoop:
         self._eos_token_ids = eos_token_ids
         self._batch = Batch()
         self._audits: list[str] = []
+        self._moves = Moves(self._batch, senders, self._block_size, publish)
         self._num_steps = 0
         self._stopping = False
 
@@ -72,6 +83,7 @@ class DecodeLoop:
                 self._hear(message)
             if self._audits:
                 self._answer_audits()
+            self._moves.advance()
             rows = self._rows_with_room()
             if rows:
                 self._step(rows)
@@ -81,16 +93,23 @@ class DecodeLoop:
             case RowReady():
                 self._batch.enter(Row.of(message))
             case Evict(attempt):
-                self._batch.leave(attempt)
-                self._custody.evict(attempt, ReleaseReason.EVICTED)
+                self._evict(attempt, ReleaseReason.EVICTED)
             case EvictAll():
                 for attempt in self._batch.attempts():
-                    self._batch.leave(attempt)
-                    self._custody.evict(attempt, ReleaseReason.EVICTED)
+                    self._evict(attempt, ReleaseReason.EVICTED)
+            case MoveRow():
+                self._moves.begin(message)
+            case Accepted() | Ended() | PairLost():
+                self._moves.hear(message)
             case Audit(audit_id):
                 self._audits.append(audit_id)
             case Stop():
                 self._stopping = True
+
+    def _evict(self, attempt: str, reason: ReleaseReason, detail: str = "") -> None:
+        self._batch.leave(attempt)
+        self._moves.row_left(attempt)
+        self._custody.evict(attempt, reason, detail)
 
     def _answer_audits(self) -> None:
         """Rows enter under custody's lock: while it is held and the inbox is empty, all books agree."""
@@ -128,8 +147,7 @@ class DecodeLoop:
         except Exception as error:
             log.exception("a decode step failed")
             for row in rows:
-                self._batch.leave(row.attempt)
-                self._custody.evict(row.attempt, ReleaseReason.FAILED, type(error).__name__)
+                self._evict(row.attempt, ReleaseReason.FAILED, type(error).__name__)
             return
         row_tokens = apply_tokens(rows, tokens, self._eos_token_ids)
         self._num_steps += 1

@@ -16,9 +16,23 @@ from decode_worker.loop import DecodeLoop, EvictAll, Message, Stop
 from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool
-from twinpool.messages import Admit, Audit, Command, Evict, Hello, Reserve, Revoke, WriterGone
+from twinpool.messages import (
+    Admit,
+    Audit,
+    Command,
+    Evict,
+    Hello,
+    JoinPair,
+    LeavePair,
+    MoveRow,
+    Reserve,
+    Revoke,
+    WriterGone,
+)
 from twinpool.pulse import REPORT_INTERVAL_S, Pulse
 from twinpool.rpc.session_server import SessionServer
+from twinpool.transfer.connect import Connector, connect_pair, pair_connection
+from twinpool.transfer.pairs import Pairs
 from twinpool.transfer.port import HandoffReceiver
 from twinpool.transfer.ray_receiver import RayReceiver
 from twinpool.transfer.shm_receiver import ShmReceiver
@@ -32,9 +46,12 @@ THREAD_END_TIMEOUT_S = 10.0
 
 
 class DecodeWorker:
-    """Loaded by its constructor; `start` runs its threads and opens the session, `stop` ends all."""
+    """Loaded by its constructor; `start` runs its threads and opens the session, `stop` ends all.
 
-    def __init__(self, spec: WorkerSpec, actor_name: str = "") -> None:
+    connect: how a connection to another decode worker is opened, over which rows move; tests pass their own.
+    """
+
+    def __init__(self, spec: WorkerSpec, actor_name: str = "", connect: Connector = connect_pair) -> None:
         self._spec = spec
         loaded = load_worker_engine(spec, shared=spec.handoff.transport != "ray")
         self._layout = loaded.layout
@@ -58,6 +75,8 @@ class DecodeWorker:
         self._endpoint, self._receiver = self._listen(actor_name)
         self._ray_receiver = RayReceiver(self.identity, loaded.storage, self.custody)
         self.custody.attach(self._ray_receiver)
+        connection = pair_connection(connect, loaded.identity, loaded.storage, spec.handoff)
+        self._pairs = Pairs(connection, inbox.post, self.session.publish)
         self._loop = self._build_loop(loaded.engine, loaded.eos_token_ids)
         self._leaving = threading.Event()
         self._threads = [
@@ -84,6 +103,7 @@ class DecodeWorker:
         """End everything."""
         self._leaving.set()
         self.session.stop()
+        self._pairs.close()
         self._inbox.post(Stop())
         for thread in self._threads:
             thread.join(THREAD_END_TIMEOUT_S)
@@ -122,8 +142,12 @@ class DecodeWorker:
             case Revoke(attempt) | Evict(attempt):
                 if not self.custody.give_up(attempt):
                     self._inbox.post(Evict(attempt))
-            case Audit():
+            case Audit() | MoveRow():
                 self._inbox.post(command)
+            case JoinPair():
+                self._pairs.join(command)
+            case LeavePair(decode):
+                self._pairs.leave(decode)
             case WriterGone(writer):
                 self._ray_receiver.writer_gone(writer)
                 self.custody.writer_gone(writer)
@@ -131,7 +155,7 @@ class DecodeWorker:
                 raise ValueError(f"not a decode worker's command: {type(command).__name__}")
 
     def session_lost(self) -> None:
-        """Free all that the router owned."""
+        """Free all that the router owned. Pairs stay: the next router may use them."""
         self.custody.session_lost()
         self._inbox.post(EvictAll())
 
@@ -148,6 +172,8 @@ class DecodeWorker:
             self._inbox,
             self.custody,
             self._pulse,
+            self._pairs.senders,
+            self.session.publish,
             max_rows=self._spec.engine.max_batch_rows,
             eos_token_ids=eos_token_ids,
         )

@@ -33,34 +33,12 @@ from twinpool.messages import (
     PrefillStep,
 )
 from twinpool.pulse import Pulse
+from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
 from twinpool.transfer.port import HandoffSender
 from twinpool.types import finish_reason
 
 log = logging.getLogger(__name__)
 IDLE_WAIT_S = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The decode worker opened the reservation."""
-
-    attempt: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The hand-off cannot go on."""
-
-    attempt: str
-    outcome: PrefillOutcome
-
-
-@dataclass(frozen=True, slots=True)
-class PairLost:
-    """A pair's connection ended."""
-
-    decode: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +51,7 @@ class Stop:
     """The worker leaves."""
 
 
-Message = Prefill | CancelPrefill | Accepted | Ended | PairLost | CancelAll | Audit | Stop
+Message = Prefill | CancelPrefill | PairWord | CancelAll | Audit | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +130,9 @@ class PrefillLoop:
                 if prompt := self._prompts.get(attempt):
                     prompt.accepted = True
                     self._push(prompt)
-            case Ended(attempt, outcome):
+            case Ended(attempt, ending):
                 if prompt := self._prompts.get(attempt):
-                    self._end(prompt, outcome)
+                    self._end(prompt, PrefillOutcome(ending.value))
             case PairLost(decode, reason):
                 for prompt in list(self._prompts.values()):
                     if prompt.command.decode == decode:

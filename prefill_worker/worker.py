@@ -11,14 +11,13 @@ import threading
 from collections.abc import Callable
 
 from prefill_worker.loop import CancelAll, Message, PrefillLimits, PrefillLoop, Stop
-from prefill_worker.pairs import Pairs
 from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool
 from twinpool.messages import Audit, CancelPrefill, Command, Hello, JoinPair, LeavePair, Prefill
 from twinpool.pulse import REPORT_INTERVAL_S, Pulse
 from twinpool.rpc.session_server import SessionServer
-from twinpool.transfer.connect import Connector, connect_pair
-from twinpool.transfer.port import HandoffSender, SenderEvents
+from twinpool.transfer.connect import Connector, connect_pair, pair_connection
+from twinpool.transfer.pairs import Pairs
 from twinpool.types import Pool
 from twinpool.worker_engine import load_worker_engine
 from twinpool.worker_spec import WorkerSpec
@@ -41,7 +40,8 @@ class PrefillWorker:
         inbox: Inbox[Message] = Inbox()
         self._inbox = inbox
         self._pulse = Pulse()
-        self._pairs = Pairs(self._connect_with(connect), inbox, self.session.publish)
+        connection = pair_connection(connect, self._loaded.identity, self._loaded.storage, spec.handoff)
+        self._pairs = Pairs(connection, inbox.post, self.session.publish)
         self._loop = PrefillLoop(
             self._loaded.engine,
             self.pool,
@@ -127,9 +127,3 @@ class PrefillWorker:
             name = threading.current_thread().name
             log.exception("the %s thread failed", name)
             self.session.fail(f"its {name} thread failed")
-
-    def _connect_with(self, connect: Connector) -> Callable[[JoinPair, SenderEvents], HandoffSender]:
-        def connect_to(command: JoinPair, events: SenderEvents) -> HandoffSender:
-            return connect(command, self._loaded.identity, self._loaded.storage, self._spec.handoff, events)
-
-        return connect_to

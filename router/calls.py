@@ -21,6 +21,8 @@ MOST_AT_ONCE: Mapping[str, int] = MappingProxyType(
         "WatchStatus": 64,
         # Each has every engine stop for a moment to read its books.
         "Verify": 4,
+        # Each renews workers one at a time, and so waits for the others.
+        "RestartWorkers": 4,
     }
 )
 """Calls of a method that may be open together, over all clients. Others are bounded elsewhere: requests by

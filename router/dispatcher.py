@@ -19,11 +19,22 @@ from router.drain_rate import DrainRate
 from router.metrics import Metrics
 from router.observations import Observations
 from router.ports import Output, Request, Snapshot, Verification
-from router.scheduling.commands import Emit, Fail, ProbePair, ReplaceWorker, SchedulerCommand, Send, SetBack
+from router.scheduling.commands import (
+    Drained,
+    Emit,
+    Fail,
+    MoveEnded,
+    ProbePair,
+    ReplaceWorker,
+    SchedulerCommand,
+    Send,
+    SetBack,
+)
 from router.scheduling.events import (
     Aborted,
     Arrived,
     Cancelled,
+    Drain,
     PairFailed,
     PairProven,
     PoolGivenUp,
@@ -34,7 +45,8 @@ from router.scheduling.events import (
     WorkerUp,
 )
 from router.scheduling.scheduler import GIVEN_UP_RETRY_S, Scheduler, SchedulerLimits
-from router.snapshots import Roster, take_snapshot
+from router.seats import Roster
+from router.snapshots import take_snapshot
 from router.streams import OutputStream
 from router.worker_session import WorkerSession
 from twinpool.config import ServeConfig
@@ -55,7 +67,7 @@ Replace = Callable[[ReplaceWorker], None]
 class RunningDispatcher:
     """The `Dispatcher` of the real system; everything runs on one event loop.
 
-    probe and replace are set by who composes the router, before the first worker is up.
+    probe, replace and drained are set by who composes the router, before the first worker is up.
     """
 
     def __init__(
@@ -79,6 +91,7 @@ class RunningDispatcher:
         self.scheduler = Scheduler(limits, new_attempt=lambda: f"{epoch}-{next(counter)}")
         self.probe: Probe | None = None
         self.replace: Replace | None = None
+        self.drained: Callable[[Drained], None] | None = None
         self.serving_changed = asyncio.Event()
         self._config = config
         self._model_name = model_name
@@ -153,6 +166,10 @@ class RunningDispatcher:
         """A session is gone."""
         self._sessions.pop(worker_id, None)
         self._feed(WorkerDown(worker_id, incarnation, reason))
+
+    def drain_worker(self, worker_id: str, grace_s: float) -> None:
+        """A worker is to leave: nothing new goes to it, and what it has after grace_s is set back."""
+        self._feed(Drain(worker_id, grace_s))
 
     def give_up(self, message: str) -> None:
         """A pool has no worker and will get none."""
@@ -229,6 +246,11 @@ class RunningDispatcher:
                 log.error("worker %s is replaced: %s", command.worker_id, command.reason)
                 if self.replace is not None:
                     self.replace(command)
+            case Drained():
+                if self.drained is not None:
+                    self.drained(command)
+            case MoveEnded(moved):
+                self._observations.move_ended(moved=moved)
 
     def _send(self, worker_id: str, command: Command) -> None:
         self._sessions[worker_id].send(command)

@@ -29,6 +29,8 @@ CODES: Mapping[type[errors.TwinpoolError], grpc.StatusCode] = MappingProxyType(
         errors.PoolUnavailable: grpc.StatusCode.UNAVAILABLE,
         errors.WorkerLost: grpc.StatusCode.UNAVAILABLE,
         errors.ServerDraining: grpc.StatusCode.UNAVAILABLE,
+        errors.UnknownWorker: grpc.StatusCode.NOT_FOUND,
+        errors.NotPlaced: grpc.StatusCode.UNAVAILABLE,
         errors.StartFailed: grpc.StatusCode.UNAVAILABLE,
         errors.TakenOver: grpc.StatusCode.UNAVAILABLE,
         errors.RequestCancelled: grpc.StatusCode.CANCELLED,

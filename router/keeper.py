@@ -3,6 +3,7 @@
 One seat's life, over and over:
 
     starting ─► session open: warming ─► a canary passed: ready ─► exit or session lost ─► (backoff) starting
+                                                           └───► draining ─► empty, ended ─► starting, or gone
 
 A worker that fails to become ready crash_loop_limit times in a row is given up. Once another router of the
 same deployment has taken a worker over, all are let go, alive.
@@ -19,16 +20,18 @@ from typing import Any
 from router.dispatcher import RunningDispatcher
 from router.launcher import Launcher, StartedWorker
 from router.metrics import Metrics
-from router.scheduling.commands import ReplaceWorker
-from router.snapshots import Roster, Seat
+from router.scheduling.commands import Drained, ReplaceWorker
+from router.seats import Roster, Seat
 from router.worker_session import WorkerSession
 from twinpool.config import ServeConfig
-from twinpool.errors import StartFailed, TakenOver
+from twinpool.errors import NotPlaced, StartFailed, TakenOver
 from twinpool.types import Pool, WorkerState
 
 log = logging.getLogger(__name__)
 SESSION_TIMEOUT_S = 10.0
 BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0)
+DRAIN_MARGIN_S = 10.0
+"""After the grace period, until a worker must have let go of what was set back."""
 
 Progress = Callable[[str], None]
 """Told, in words, what has happened while the system starts."""
@@ -59,19 +62,41 @@ class PoolKeeper:
         self._progress = progress
         self._broken = broken
         self._running: dict[str, StartedWorker] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[asyncio.Task[None], Seat | None] = {}
         self._kills: set[asyncio.Task[None]] = set()
         self._leaves_alive = False
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.taken_over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         for pool, size in ((Pool.PREFILL, config.prefill), (Pool.DECODE, config.decode)):
-            for index in range(size):
-                worker_id = f"{pool}-{index}"
-                roster.seats[worker_id] = Seat(worker_id, pool)
+            roster.add(pool, size)
 
     def start(self) -> None:
         """Begin to fill all seats, all at once; with what an older router left, where that fits."""
-        self._run(self._fill())
+        self._run(self._fill(), None)
+
+    def add(self, pool: Pool, number: int) -> None:
+        """So many more workers."""
+        for seat in self._roster.add(pool, number):
+            self._run(self._keep(seat), seat)
+
+    def remove(self, seat: Seat) -> None:
+        """One worker less: it drains, and leaves."""
+        seat.retired = True
+        if not self._drain(seat):
+            for task, owner in self._tasks.items():
+                if owner is seat:
+                    task.cancel()
+
+    def renew(self, seat: Seat) -> bool:
+        """Have a worker drain, end, and be started anew; False if it is not up."""
+        return self._drain(seat)
+
+    def drained(self, command: Drained) -> None:
+        """A draining worker holds nothing any more."""
+        worker = self._running.get(command.worker_id)
+        seat = self._roster.seats.get(command.worker_id)
+        if seat is not None and worker is not None and worker.incarnation == command.incarnation:
+            seat.empty.set()
 
     def replace(self, command: ReplaceWorker) -> None:
         """End one life of a worker; its seat is filled again as after any other end."""
@@ -85,48 +110,69 @@ class PoolKeeper:
     async def stop(self, *, leave_alive: bool = False) -> None:
         """Let go of all seats, and end all workers unless they are left alive for another router."""
         self._leaves_alive = self._leaves_alive or leave_alive
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _fill(self) -> None:
         seats = list(self._roster.seats.values())
         await self._launcher.take_over({seat.worker_id: seat.pool for seat in seats})
         for seat in seats:
-            self._run(self._keep(seat))
+            self._run(self._keep(seat), seat)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None], seat: Seat | None) -> None:
         task = asyncio.create_task(work)
+        self._tasks[task] = seat
         task.add_done_callback(self._ended)
-        self._tasks.append(task)
+
+    def _drain(self, seat: Seat) -> bool:
+        """Have a seat's worker empty itself; False if it has none."""
+        if seat.worker_id not in self._running or not seat.in_session:
+            return False
+        seat.draining.set()
+        self._dispatcher.drain_worker(seat.worker_id, self._config.router.grace_s)
+        return True
 
     async def _keep(self, seat: Seat) -> None:
         num_failures = 0
-        while True:
+        while not seat.retired:
             await asyncio.sleep(BACKOFF_S[min(num_failures, len(BACKOFF_S) - 1)])
-            seat.state = WorkerState.STARTING
-            was_ready, reason = await self._live(seat)
-            seat.state = WorkerState.LOST
-            num_failures = 0 if was_ready else num_failures + 1
-            log.warning("worker %s: %s", seat.worker_id, reason)
+            seat.begin_life()
+            try:
+                reason = await self._live(seat)
+            except NotPlaced as error:
+                seat.lost(error.message)
+                continue  # the cluster's want of room is no fault of the worker's
+            except StartFailed as error:
+                num_failures += 1
+                reason = error.message
+            else:
+                num_failures = 0 if seat.was_ready else num_failures + 1
+            seat.lost(reason)
+            log.log(
+                logging.INFO if seat.draining.is_set() else logging.WARNING,
+                "worker %s: %s",
+                seat.worker_id,
+                reason,
+            )
             if num_failures >= self._config.router.crash_loop_limit:
                 self._give_up(seat, reason)
                 return
-            self._metrics.worker_restarted(seat.pool, "exited" if was_ready else "start_failed")
+            if not seat.retired:
+                self._metrics.worker_restarted(seat.pool, _restart_reason(seat))
 
-    async def _live(self, seat: Seat) -> tuple[bool, str]:
-        """One life of a seat's worker: whether it was ever ready, and why it ended."""
-        try:
-            worker = await self._launcher.start(seat.worker_id, seat.pool)
-        except StartFailed as error:
-            return False, f"did not start: {error.message}"
+    async def _live(self, seat: Seat) -> str:
+        """One life of a seat's worker; why it ended. Raises StartFailed."""
+        worker = await self._launcher.start(seat.worker_id, seat.pool, seat.waits)
         self._running[seat.worker_id] = worker
         seat.node = worker.node
         session = WorkerSession(worker.address, self._launcher.secret)
         try:
-            return await self._serve(seat, worker, session)
-        except StartFailed as error:
-            return False, error.message
+            reason = await self._serve(seat, worker, session)
+            if seat.empty.is_set():
+                await asyncio.shield(self._launcher.stop(worker))
+            return reason
         except TakenOver as error:
             self._let_go(error)
             raise asyncio.CancelledError from error
@@ -143,32 +189,44 @@ class PoolKeeper:
             # A worker whose session is gone may still run: only its end makes room for the next.
             await asyncio.shield(self._launcher.kill(worker))
 
-    async def _serve(self, seat: Seat, worker: StartedWorker, session: WorkerSession) -> tuple[bool, str]:
+    async def _serve(self, seat: Seat, worker: StartedWorker, session: WorkerSession) -> str:
         hello = await session.open(SESSION_TIMEOUT_S)
         blocks, size = hello.blocks_total, hello.block_size
         how = "is up" if not worker.attached else "was up and is taken over"
         self._progress(f"{seat.worker_id} {how}: {blocks} blocks, {blocks * size} tokens")
         self._dispatcher.worker_up(seat.worker_id, hello, session)
+        seat.in_session = True
         listener = functools.partial(self._dispatcher.worker_said, worker.worker_id, worker.incarnation)
         ends = [
             asyncio.create_task(session.run(listener)),
             asyncio.create_task(self._launcher.wait_for_exit(worker)),
+            asyncio.create_task(self._until_drained(seat)),
         ]
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            reason = next(iter(done)).result()
+            return next(end for end in ends if end in done).result()
         finally:
-            was_ready = self._was_ready(seat.worker_id)
+            seat.in_session = False
+            seat.was_ready = self._was_ready(seat)
             self._dispatcher.worker_down(seat.worker_id, worker.incarnation, "the worker is gone")
             for task in ends:
                 task.cancel()
             # Gathered, not awaited one by one: our own cancellation must get through.
             await asyncio.gather(*ends, return_exceptions=True)
-        return was_ready, reason
 
-    def _was_ready(self, worker_id: str) -> bool:
+    async def _until_drained(self, seat: Seat) -> str:
+        await seat.draining.wait()
+        try:
+            async with asyncio.timeout(self._config.router.grace_s + DRAIN_MARGIN_S):
+                await seat.empty.wait()
+        except TimeoutError:
+            return "it was to drain, and still held something long after its grace period"
+        return "it was drained"
+
+    def _was_ready(self, seat: Seat) -> bool:
         workers = self._dispatcher.snapshot().workers
-        return any(view.id == worker_id and view.state is WorkerState.READY for view in workers)
+        served = (WorkerState.READY, WorkerState.DRAINING)
+        return any(view.id == seat.worker_id and view.state in served for view in workers)
 
     def _let_go(self, error: TakenOver) -> None:
         """Another router has a worker, and so will have all: none may be ended by us any more."""
@@ -183,6 +241,9 @@ class PoolKeeper:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A bug in the keeping of seats must not leave one empty in silence."""
+        seat = self._tasks.pop(task)
+        if seat is not None and seat.retired:
+            self._roster.seats.pop(seat.worker_id, None)
         if not task.cancelled() and (error := task.exception()):
             log.error("a seat is kept no more", exc_info=error)
             self._broken(error)
@@ -190,12 +251,17 @@ class PoolKeeper:
     def _give_up(self, seat: Seat, reason: str) -> None:
         message = f"{seat.pool} worker {seat.worker_id} failed too often: {reason}"
         log.error("%s", message)
-        others = [each for each in self._roster.seats.values() if each.pool is seat.pool and each is not seat]
         del self._roster.seats[seat.worker_id]
-        if not others:
+        if not self._roster.wanted(seat.pool):
             self._dispatcher.give_up(f"the {seat.pool} pool has no worker: {message}")
         if not self.failed.done():
             self.failed.set_result(message)
+
+
+def _restart_reason(seat: Seat) -> str:
+    if seat.draining.is_set():
+        return "renewed"
+    return "exited" if seat.was_ready else "start_failed"
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

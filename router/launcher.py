@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,10 +37,11 @@ class Launcher(Protocol):
         """
         ...
 
-    async def start(self, worker_id: str, pool: Pool) -> StartedWorker:
+    async def start(self, worker_id: str, pool: Pool, waits: Callable[[str], None]) -> StartedWorker:
         """Start a worker, or attach one taken over, and wait until it listens.
 
-        Raises StartFailed, with the reason.
+        waits: told why there is no place for it yet, and an empty string once there is. Raises StartFailed,
+        with the reason; NotPlaced if it found no place in time.
         """
         ...
 

@@ -129,6 +129,10 @@ class Metrics:
         """A worker's process has used cpu_s more seconds of processor time."""
         self._lives.cpu.labels(pool.value, worker_id).inc(cpu_s)
 
+    def move_ended(self, *, moved: bool) -> None:
+        """A row's move to another decode worker has ended."""
+        self._workers.moves.labels("moved" if moved else "failed").inc()
+
     def worker_restarted(self, pool: Pool, reason: str) -> None:
         """A worker is being replaced. reason: one of RESTARTS."""
         self._lives.restarts.labels(pool.value, _known(reason, RESTARTS)).inc()

@@ -93,6 +93,10 @@ class Observations:
         if command.request_id in self._seen:
             self._metrics.set_back(command.setback.value, resumed=command.resumed)
 
+    def move_ended(self, *, moved: bool) -> None:
+        """A row has left a draining worker with its cache, or could not."""
+        self._metrics.move_ended(moved=moved)
+
     def heard(self, worker_id: str, event: Event) -> None:
         """A worker speaks; the scheduler has not heard it yet."""
         load: LoadReport | None = event if isinstance(event, LoadReport) else getattr(event, "load", None)

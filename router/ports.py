@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,7 +47,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker as `status` and the gauges show it. load: its newest report."""
+    """One worker as `status` and the gauges show it. load: its newest report.
+
+    reason: why it is not up, in words; empty while it is, or has just been asked for.
+    """
 
     id: str
     pool: Pool
@@ -57,6 +60,7 @@ class WorkerView:
     incarnation: str
     blocks_total: int
     load: LoadReport
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,29 @@ class Outputs(Protocol):
 
     async def aclose(self) -> None:
         """The reader leaves; a request that has not ended is cancelled."""
+        ...
+
+
+class PoolScaler(Protocol):
+    """Changes the pools while they serve. All methods belong to the event loop's thread."""
+
+    def set_size(self, pool: Pool, size: int) -> int:
+        """Start workers, or drain and end some; the size before. Raises InvalidRequest."""
+        ...
+
+    def drain(self, worker_id: str) -> None:
+        """Have one worker leave. Raises UnknownWorker, InvalidRequest where it is its pool's last."""
+        ...
+
+    def renew(self, worker_ids: list[str]) -> AsyncGenerator[tuple[str, str], None]:
+        """Drain, end and start anew these workers, one at a time; each one's id and new incarnation.
+
+        Raises UnknownWorker before the first, StartFailed if one does not become ready again.
+        """
+        ...
+
+    def all_of(self, pool: Pool) -> list[str]:
+        """The ids of a pool's workers."""
         ...
 
 

@@ -14,7 +14,7 @@ from twinpool.types import FinishReason, Pool
 OTHER: Final = "other"
 METHODS = (
     *("Generate", "Chat", "Abort", "Tokenize", "Detokenize", "ListModels"),
-    *("GetStatus", "WatchStatus", "CheckPairs", "Verify"),
+    *("GetStatus", "WatchStatus", "CheckPairs", "SetPoolSize", "DrainWorker", "RestartWorkers", "Verify"),
 )
 TRANSPORTS = ("shm", "ray", OTHER)
 REJECTIONS = (
@@ -22,8 +22,9 @@ REJECTIONS = (
     *("queue_full", "pool_unavailable", "server_draining", OTHER),
 )
 HANDOFF_FAILURES = ("pair_lost", "expired", "refused", "checksum", "failed", OTHER)
-RESTARTS = ("exited", "session_lost", "start_failed", "quarantine_overdue", "stuck", OTHER)
-RESUMES = ("expired", "preempted", "worker_lost", "handoff_failed", "engine_failed", OTHER)
+MOVES = ("moved", "failed")
+RESTARTS = ("exited", "renewed", "session_lost", "start_failed", "quarantine_overdue", "stuck", OTHER)
+RESUMES = ("expired", "preempted", "worker_lost", "handoff_failed", "engine_failed", "drained", OTHER)
 SETBACKS = ("refused", *RESUMES)
 PHASES = ("queue", "prefill", "handoff_wait", "decode")
 DIRECTIONS = ("up", "down")
@@ -127,6 +128,10 @@ class WorkerSeries:
         self.resumes = _counter(
             registry, "resumes", "Requests that went on in a new attempt, with the tokens they had.", "reason"
         )
+        self.moves = _counter(
+            registry, "row_moves", "Rows moved off a draining decode worker, by outcome.", "outcome"
+        )
+        _initialise(self.moves, MOVES)
         for histogram in (self.step, self.batch_size, self.step_tokens):
             _initialise(histogram, tuple(Pool))
         _initialise(self.setbacks, SETBACKS)

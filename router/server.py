@@ -11,7 +11,6 @@ from grpc_reflection.v1alpha import reflection
 
 from router.boundary import Boundary
 from router.calls import OpenCalls
-from router.canary import PairChecker
 from router.door import Door
 from router.health import INFERENCE, OPERATIONS, Health
 from router.metrics import Metrics
@@ -106,7 +105,7 @@ class RouterServer:
 def build_server(
     *,
     dispatcher: Dispatcher,
-    pairs: PairChecker,
+    operations: OperationsService,
     tokenizer: Tokenizer,
     new_detokenizer: NewDetokenizer,
     card: ModelCard,
@@ -120,7 +119,7 @@ def build_server(
     calls = OpenCalls()
     return RouterServer(
         inference=InferenceService(dispatcher, door, new_detokenizer, metrics),
-        operations=OperationsService(dispatcher, pairs),
+        operations=operations,
         health=Health(),
         boundary=Boundary(calls, metrics, slow_reader_s),
         calls=calls,

@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from router.ports import PairView, Snapshot, WorkerView
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.scheduler import Scheduler
+from router.seats import Roster, Seat
 from twinpool.messages import LoadReport
 from twinpool.types import Pool, WorkerState
-
-
-@dataclass(slots=True)
-class Seat:
-    """One worker's place in its pool, which its replacement takes over."""
-
-    worker_id: str
-    pool: Pool
-    state: WorkerState = WorkerState.STARTING
-    node: str = ""
-
-
-@dataclass(slots=True)
-class Roster:
-    """All seats by worker id. has_served: whether a canary has ever passed."""
-
-    seats: dict[str, Seat] = field(default_factory=dict)
-    has_served: bool = False
-
-    def target(self, pool: Pool) -> int:
-        """Workers wanted."""
-        return sum(seat.pool is pool for seat in self.seats.values())
 
 
 def take_snapshot(model: str, serving: bool, scheduler: Scheduler, roster: Roster) -> Snapshot:
@@ -48,14 +25,15 @@ def take_snapshot(model: str, serving: bool, scheduler: Scheduler, roster: Roste
             for pair in fleet.pairs()
         ),
         handoffs_in_flight=sum(worker.load.handoffs for worker in fleet.pool(Pool.DECODE)),
-        target_workers={pool: roster.target(pool) for pool in Pool},
+        target_workers={pool: len(roster.wanted(pool)) for pool in Pool},
     )
 
 
 def _view(seat: Seat, fleet: Fleet) -> WorkerView:
     worker = fleet.worker(seat.worker_id)
     if worker is None:
-        return WorkerView(seat.worker_id, seat.pool, seat.state, 0, seat.node, "", 0, LoadReport())
+        empty = LoadReport()
+        return WorkerView(seat.worker_id, seat.pool, seat.state, 0, seat.node, "", 0, empty, seat.reason)
     return WorkerView(
         id=seat.worker_id,
         pool=seat.pool,
@@ -69,5 +47,7 @@ def _view(seat: Seat, fleet: Fleet) -> WorkerView:
 
 
 def _state(worker: Worker, fleet: Fleet) -> WorkerState:
+    if worker.draining:
+        return WorkerState.DRAINING
     pairs = (pair for pair in fleet.pairs() if worker in (pair.prefill, pair.decode))
     return WorkerState.READY if any(pair.proven for pair in pairs) else WorkerState.WARMING

@@ -63,9 +63,10 @@ class Finding:
 
 def books_of(worker: Worker, requests: Iterable[RequestState]) -> Books:
     """The scheduler's view of a worker now."""
+    states = tuple(requests)
     placed = {
         state.attempt: state.phase
-        for state in requests
+        for state in states
         if state.attempt and worker.worker_id in (state.prefill_id, state.decode_id)
     }
     begun = {attempt for attempt, phase in placed.items() if phase is not Phase.RESERVING}
@@ -74,7 +75,9 @@ def books_of(worker: Worker, requests: Iterable[RequestState]) -> Books:
         # Charged until it says PrefillEnded; told of it when the reservation is granted.
         due, unanswered, leaving = charged & begun, set[str](), charged - placed.keys()
     else:
-        due, unanswered, leaving = begun, set(charged), worker.leaving
+        moves = (state.move for state in states)
+        coming = {move.attempt for move in moves if move and move.decode_id == worker.worker_id}
+        due, unanswered, leaving = begun | (coming - charged), set(charged), worker.leaving
     return Books(
         worker_id=worker.worker_id,
         pool=worker.pool,

@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from twinpool.resources import PoolResources, ResourcesError
+from twinpool.types import Pool
+
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DTYPES = ("auto", "bfloat16", "float32")
 TRANSPORTS = ("auto", "shm", "ray")
@@ -127,6 +130,10 @@ class ServeConfig:
     """Prefill workers."""
     decode: int = 1
     """Decode workers."""
+    prefill_resources: str = ""
+    """For each prefill worker: cpus=2,gpus=1,memory-mib=4096,threads=2,placement=spread,resource.NAME=1,label.NAME=VALUE,env.NAME=VALUE."""  # noqa: E501 (help is one line)
+    decode_resources: str = ""
+    """The same for each decode worker."""
     host: str = "127.0.0.1"
     """Address of the inference port."""
     port: int = 50051
@@ -154,6 +161,11 @@ class ServeConfig:
     def __post_init__(self) -> None:
         _require(self.prefill >= 1, f"prefill must be at least 1, not {self.prefill}")
         _require(self.decode >= 1, f"decode must be at least 1, not {self.decode}")
+        for name in ("prefill_resources", "decode_resources"):
+            try:
+                PoolResources.parse(getattr(self, name))
+            except ResourcesError as error:
+                raise ConfigError(f"{name.replace('_', '-')}: {error}") from error
         for name in ("port", "ops_port", "metrics_port"):
             value = getattr(self, name)
             _require(0 <= value <= 65535, f"{name.replace('_', '-')} must be 0 to 65535, not {value}")
@@ -163,3 +175,7 @@ class ServeConfig:
         )
         levels = ("debug", "info", "warning", "error")
         _require(self.log_level in levels, f"log-level must be one of {', '.join(levels)}")
+
+    def resources(self, pool: Pool) -> PoolResources:
+        """What each worker of a pool asks for."""
+        return PoolResources.parse(self.prefill_resources if pool is Pool.PREFILL else self.decode_resources)

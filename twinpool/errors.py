@@ -120,3 +120,15 @@ class StartFailed(TwinpoolError):
     """The system did not come up; the message says which part and why."""
 
     reason = "START_FAILED"
+
+
+class NotPlaced(StartFailed):
+    """The cluster has no room for a worker now."""
+
+    reason = "NOT_PLACED"
+
+
+class UnknownWorker(TwinpoolError):
+    """There is no worker of that name."""
+
+    reason = "UNKNOWN_WORKER"

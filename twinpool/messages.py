@@ -114,6 +114,18 @@ class WriterGone:
     writer: str
 
 
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """Copy a row's cache into the reservation `to` of the decode worker `decode` while the row goes on.
+
+    Ends in RowMoved, MoveFailed, or the row's own end.
+    """
+
+    attempt: str
+    to: str
+    decode: str
+
+
 # Router to any worker.
 
 
@@ -125,7 +137,17 @@ class Audit:
 
 
 Command = (
-    JoinPair | LeavePair | Prefill | CancelPrefill | Reserve | Revoke | Admit | Evict | WriterGone | Audit
+    MoveRow
+    | JoinPair
+    | LeavePair
+    | Prefill
+    | CancelPrefill
+    | Reserve
+    | Revoke
+    | Admit
+    | Evict
+    | WriterGone
+    | Audit
 )
 
 
@@ -276,6 +298,27 @@ class RowsPaused:
 
 
 @dataclass(frozen=True, slots=True)
+class RowMoved:
+    """A row's cache is whole in the reservation `to`, and the row is not stepped here any more.
+
+    position: length of the token log at that moment.
+    """
+
+    attempt: str
+    to: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFailed:
+    """A row goes on where it was."""
+
+    attempt: str
+    to: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineOverdue:
     """A writer has not let go of an attempt's blocks in time; `writer` is the incarnation to end."""
 
@@ -330,6 +373,8 @@ Event = (
     | StepDone
     | PrefillStep
     | RowsPaused
+    | RowMoved
+    | MoveFailed
     | QuarantineOverdue
     | Audited
     | LoadReport

@@ -24,9 +24,11 @@ class FinishReason(StrEnum):
 class WorkerState(StrEnum):
     """Where a worker is in its life; see `router.keeper` for the transitions."""
 
+    WAITING_FOR_NODE = "waiting_for_node"
     STARTING = "starting"
     WARMING = "warming"
     READY = "ready"
+    DRAINING = "draining"
     LOST = "lost"
 
 

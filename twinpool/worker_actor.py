@@ -59,29 +59,37 @@ class Introduction:
 
 
 class WorkerActor:
-    """One life of a worker's process.
+    """One life of a worker's process: placed on a node first, then loaded.
 
     build: makes the worker. It imports torch itself, so that the driver, which holds it too, never does.
     """
 
     def __init__(self, spec: WorkerSpec, build: Callable[[WorkerSpec], Worker]) -> None:
         self._spec = spec
+        self._build = build
         self._host = spec.host or _node_address()
-        _prepare_process(spec)
-        self._worker = build(dataclasses.replace(spec, host=self._host))
-        self._port = self._worker.start()
         self._stopped = threading.Event()
         self._waiter = threading.Event()
-        threading.Thread(target=self._leave_if_orphaned, name="orphan", daemon=True).start()
+        _prepare_process(spec)
 
-    def introduce(self) -> Introduction:
-        """Where this worker is, and what it is."""
-        return Introduction(self._spec, self._host, self._port, _node_address())
+    def node(self) -> str:
+        """The address of the node that it was placed on."""
+        return _node_address()
+
+    def load(self) -> Introduction:
+        """Make the worker and have it serve; where it is then, and what."""
+        self._worker = self._build(dataclasses.replace(self._spec, host=self._host))
+        self._port = self._worker.start()
+        threading.Thread(target=self._leave_if_orphaned, name="orphan", daemon=True).start()
+        return self._introduce()
 
     def take_over(self) -> Introduction:
-        """The same, for a router that has found this worker: the present router's session ends first."""
+        """The same, for a router that has found this worker: the present router's session ends first.
+
+        Fails if it has not been loaded.
+        """
         self._worker.make_way()
-        return self.introduce()
+        return self._introduce()
 
     def wait(self) -> bool:
         """Return True when `stop` was called, False when another router waits; fails when we die."""
@@ -102,6 +110,9 @@ class WorkerActor:
         """See `twinpool.transfer.ray_receiver`."""
         return self._worker.hear_sender(word, *arguments)
 
+    def _introduce(self) -> Introduction:
+        return Introduction(self._spec, self._host, self._port, _node_address())
+
     def _leave_if_orphaned(self) -> None:
         timeout_s = self._spec.orphan_timeout_s
         while not self._stopped.wait(ORPHAN_POLL_S):
@@ -120,7 +131,7 @@ def remote_worker_actor() -> Any:
     """The actor class as Ray wants it; `max_restarts=0`, since the launcher replaces dead workers itself."""
     remote: Any = ray.remote
     groups = {"handoff": 4}
-    return remote(num_cpus=1, max_restarts=0, max_concurrency=4, concurrency_groups=groups)(WorkerActor)
+    return remote(max_restarts=0, max_concurrency=4, concurrency_groups=groups)(WorkerActor)
 
 
 def _prepare_process(spec: WorkerSpec) -> None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from router.canary import Hop, PairCheck
 from router.gauges import blocks_used
 from router.ports import PairView, Snapshot, Verification, VerifiedWorker, WorkerView
+from twinpool.errors import InvalidRequest
 from twinpool.types import Pool, WorkerState
 from twinpool.v1 import operations_pb2 as pb
 
@@ -20,6 +21,8 @@ WORKER_STATES: Mapping[WorkerState, pb.WorkerState.ValueType] = MappingProxyType
         WorkerState.WARMING: pb.WORKER_STATE_WARMING,
         WorkerState.READY: pb.WORKER_STATE_READY,
         WorkerState.LOST: pb.WORKER_STATE_LOST,
+        WorkerState.DRAINING: pb.WORKER_STATE_DRAINING,
+        WorkerState.WAITING_FOR_NODE: pb.WORKER_STATE_WAITING_FOR_NODE,
     }
 )
 HOPS: Mapping[Hop, pb.Hop.ValueType] = MappingProxyType(
@@ -39,6 +42,25 @@ def interval_s(message: pb.WatchStatusRequest) -> float:
     return message.interval_s if message.HasField("interval_s") else 1.0
 
 
+def pool(value: pb.Pool.ValueType, field: str = "pool") -> Pool:
+    """Read a pool. Raises InvalidRequest."""
+    for each, number in POOLS.items():
+        if number == value:
+            return each
+    raise InvalidRequest(field, f"{field} must be prefill or decode")
+
+
+def restarted(message: pb.RestartWorkersRequest) -> Pool | str:
+    """The pool, or the one worker, to restart. Raises InvalidRequest."""
+    match message.WhichOneof("which"):
+        case "worker_id":
+            return message.worker_id
+        case "pool":
+            return pool(message.pool)
+        case _:
+            raise InvalidRequest("which", "name a worker or a pool to restart")
+
+
 def status(snapshot: Snapshot) -> pb.Status:
     """Write the whole system's state."""
     return pb.Status(
@@ -49,6 +71,9 @@ def status(snapshot: Snapshot) -> pb.Status:
         workers=[_worker(worker) for worker in snapshot.workers],
         pairs=[_pair(pair) for pair in snapshot.pairs],
         handoffs_in_flight=snapshot.handoffs_in_flight,
+        targets=[
+            pb.PoolTarget(pool=POOLS[each], size=size) for each, size in snapshot.target_workers.items()
+        ],
     )
 
 
@@ -66,6 +91,7 @@ def _worker(view: WorkerView) -> pb.WorkerStatus:
         blocks_cached=view.load.blocks_cached,
         blocks_total=view.blocks_total,
         blocks_quarantined=view.load.blocks_quarantined,
+        reason=view.reason,
     )
 
 

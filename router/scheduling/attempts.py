@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from router.ports import Ending, Output, Request
-from router.scheduling.commands import Emit, Fail, SetBack
+from router.scheduling.commands import Emit, Fail, MoveEnded, SetBack
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 from router.scheduling.placement import reserved_tokens
-from router.scheduling.requests import COUNTED, Phase, RequestState, Setback
+from router.scheduling.requests import COUNTED, Move, Phase, RequestState, Setback
 from router.scheduling.waiting import WaitingQueue
 from twinpool import messages as m
 from twinpool.errors import TwinpoolError, WorkerLost
@@ -36,6 +36,7 @@ class Attempts:
         self._new_attempt = new_attempt
         self._most_attempts = most_attempts
         self._current: dict[str, RequestState] = {}
+        self._moving: dict[str, RequestState] = {}
         self._num_arrived = 0
 
     def __len__(self) -> int:
@@ -45,6 +46,14 @@ class Attempts:
         """The request whose current attempt this is, if it is in one of the phases (none given: in any)."""
         state = self._current.get(attempt)
         return state if state is not None and (not phases or state.phase in phases) else None
+
+    def moving(self, attempt: str) -> RequestState | None:
+        """The request whose row is moving to this attempt."""
+        return self._moving.get(attempt)
+
+    def moving_rows(self) -> list[RequestState]:
+        """All requests whose rows are moving."""
+        return list(self._moving.values())
 
     def placed_on(self, worker_id: str) -> list[RequestState]:
         """Requests whose current attempt uses a worker, the oldest first."""
@@ -104,9 +113,7 @@ class Attempts:
             self.fail(state, WorkerLost("the prefill worker went past the last token"), now)
             return
         self._emit(state, (first.token,))
-        request = state.request
-        admit = m.Admit(first.attempt, 0, len(request.prompt_ids), tuple(state.log), request.params)
-        self._outbox.send(state.decode_id, admit)
+        self._admit(state)
         state.enter(Phase.HANDING_OFF, now)
 
     def take_row_token(self, state: RequestState, row: m.RowToken, now: float) -> None:
@@ -118,6 +125,49 @@ class Attempts:
             self._emit(state, (row.token,))
         else:
             self.finish(state, (row.token,), row.finish_reason, now)
+
+    # A row's way from one decode worker to another.
+
+    def reserve_move(self, state: RequestState, target: Worker, num_tokens: int, ttl_s: float) -> None:
+        """Begin to move a row: ask the other decode worker for room; the row goes on meanwhile."""
+        source = self._fleet.worker(state.decode_id)
+        assert source is not None  # noqa: S101 (the row is there)
+        state.move = Move(self._new_attempt(), target.worker_id)
+        self._moving[state.move.attempt] = state
+        target.charged[state.move.attempt] = target.blocks_for(num_tokens)
+        reserve = m.Reserve(state.move.attempt, num_tokens, source.incarnation, ttl_s)
+        self._outbox.send(target.worker_id, reserve)
+
+    def copy(self, state: RequestState) -> None:
+        """The room is there: have the row copied."""
+        if state.move is not None and (target := self._fleet.worker(state.move.decode_id)):
+            assert state.decode_id is not None  # noqa: S101 (it decodes)
+            move = m.MoveRow(state.attempt, state.move.attempt, target.incarnation)
+            self._outbox.send(state.decode_id, move)
+
+    def switch(self, state: RequestState) -> None:
+        """The copy is whole: the row goes on over there."""
+        assert state.move is not None  # noqa: S101
+        assert state.decode_id is not None  # noqa: S101
+        move, old_attempt, old_decode_id = state.move, state.attempt, state.decode_id
+        del self._moving[move.attempt], self._current[old_attempt]
+        state.move, state.attempt, state.decode_id = None, move.attempt, move.decode_id
+        self._current[state.attempt] = state
+        self._admit(state)
+        self._outbox.send(old_decode_id, m.Evict(old_attempt))
+        self._outbox.put(MoveEnded(moved=True))
+
+    def drop_move(self, state: RequestState, *, target_holds: bool = True) -> None:
+        """The row stays, or is no more. target_holds: whether the other worker has something to drop."""
+        if state.move is None:
+            return
+        del self._moving[state.move.attempt]
+        if target_holds:
+            self._outbox.send(state.move.decode_id, m.Revoke(state.move.attempt))
+        if target := self._fleet.worker(state.move.decode_id):
+            target.charged.pop(state.move.attempt, None)
+        state.move = None
+        self._outbox.put(MoveEnded(moved=False))
 
     def set_back(
         self, state: RequestState, setback: Setback, detail: str, now: float, *, decode_holds: bool = True
@@ -132,6 +182,7 @@ class Attempts:
         if canary_failed or state.num_failed_attempts >= self._most_attempts:
             self.fail(state, WorkerLost(detail), now, decode_holds=decode_holds)
             return
+        self.drop_move(state)
         self._withdraw(state, decode_holds=decode_holds)
         del self._current[state.attempt]
         state.attempt = ""
@@ -171,11 +222,18 @@ class Attempts:
         if state.phase is Phase.QUEUED:
             self.queue.remove(state)
         else:
+            self.drop_move(state)
             if holds:
                 self._withdraw(state, decode_holds=decode_holds)
             del self._current[state.attempt]
         state.enter(Phase.ENDED, now)
         del self.requests[state.request_id]
+
+    def _admit(self, state: RequestState) -> None:
+        request = state.request
+        assert state.decode_id is not None  # noqa: S101 (whoever admits has looked)
+        admit = m.Admit(state.attempt, 0, len(request.prompt_ids), tuple(state.log), request.params)
+        self._outbox.send(state.decode_id, admit)
 
     def _begin(self, state: RequestState, prefill: Worker, decode: Worker | None) -> None:
         self.queue.remove(state)

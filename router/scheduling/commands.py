@@ -62,4 +62,19 @@ class SetBack:
     resumed: bool
 
 
-SchedulerCommand = Send | Emit | Fail | ProbePair | ReplaceWorker | SetBack
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A draining worker holds nothing any more: it may be ended."""
+
+    worker_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveEnded:
+    """A row has left a draining worker with its cache, or could not; for metrics."""
+
+    moved: bool
+
+
+SchedulerCommand = Drained | MoveEnded | Send | Emit | Fail | ProbePair | ReplaceWorker | SetBack

@@ -47,6 +47,14 @@ class WorkerDown:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """A worker is to leave: nothing new goes to it. After grace_s, what it still has is set back."""
+
+    worker_id: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSaid:
     """A worker's message, as it came."""
 
@@ -89,6 +97,7 @@ SchedulerEvent = (
     | Aborted
     | WorkerUp
     | WorkerDown
+    | Drain
     | WorkerSaid
     | PairProven
     | PairFailed

@@ -25,6 +25,7 @@ class Worker:
     answered yet.
     leaving: attempts that a decode worker was told to drop and has not reported gone.
     progressed_at: when its engine was last seen to move. replaced_at: when its replacement was asked for.
+    drains_until: set once it is to leave: nothing new goes to it, and what it has then is set back.
     """
 
     worker_id: str
@@ -34,6 +35,12 @@ class Worker:
     charged: dict[str, int] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
     replaced_at: float = -math.inf
+    drains_until: float | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether it is to leave."""
+        return self.drains_until is not None
 
     @property
     def pool(self) -> Pool:
@@ -82,6 +89,11 @@ class Pair:
     num_failures: int = 0
     rejoin_at: float | None = None
 
+    @property
+    def usable(self) -> bool:
+        """Whether it may take users' requests."""
+        return self.proven and not self.prefill.draining and not self.decode.draining
+
     def broke(self, now: float) -> None:
         """It is not usable; join again after a while."""
         self.transport = ""
@@ -102,7 +114,7 @@ class Fleet:
         """A worker is up; the new pairs, to be joined."""
         load = LoadReport(blocks_free=hello.blocks_total)
         worker = Worker(worker_id, hello, load, now)
-        others = self.pool(Pool.DECODE if worker.pool is Pool.PREFILL else Pool.PREFILL)
+        others = self.staying(Pool.DECODE if worker.pool is Pool.PREFILL else Pool.PREFILL)
         self._workers[worker_id] = worker
         prefill_first = worker.pool is Pool.PREFILL
         pairs = [Pair(worker, other) if prefill_first else Pair(other, worker) for other in others]
@@ -126,6 +138,10 @@ class Fleet:
         """A pool's workers."""
         return [worker for worker in self._workers.values() if worker.pool is pool]
 
+    def staying(self, pool: Pool) -> list[Worker]:
+        """A pool's workers that are not to leave."""
+        return [worker for worker in self.pool(pool) if not worker.draining]
+
     def workers(self) -> Iterator[Worker]:
         """All workers."""
         return iter(self._workers.values())
@@ -140,7 +156,7 @@ class Fleet:
 
     def serves(self) -> bool:
         """Whether at least one pair may take users' requests."""
-        return any(pair.proven for pair in self._pairs.values())
+        return any(pair.usable for pair in self._pairs.values())
 
     def capacity_tokens(self) -> int:
         """Most tokens of one request that fit either side's whole pool; 0 without workers."""

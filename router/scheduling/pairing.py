@@ -56,14 +56,12 @@ class Pairing:
             pair.broke(now)
 
     def worker_left(self, worker: Worker) -> None:
-        """Tell the other pool that a worker's process is gone."""
+        """Tell whoever hands off to it, or takes hand-offs from it, that a worker's process is gone."""
         for other in self._fleet.workers():
-            if other.pool is worker.pool:
-                continue
-            left: m.Command = m.WriterGone(worker.incarnation)
-            if worker.pool is Pool.DECODE:
-                left = m.LeavePair(worker.incarnation)
-            self._outbox.send(other.worker_id, left)
+            if worker.pool is Pool.DECODE and (other.pool is Pool.PREFILL or other.draining):
+                self._outbox.send(other.worker_id, m.LeavePair(worker.incarnation))
+            if other.pool is Pool.DECODE and (worker.pool is Pool.PREFILL or worker.draining):
+                self._outbox.send(other.worker_id, m.WriterGone(worker.incarnation))
 
     def of(self, prefill: Worker, decode_incarnation: str) -> Pair | None:
         """A pair by the words its prefill worker uses."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from router.scheduling.fleet import Fleet, Pair, Worker
 from router.scheduling.requests import RequestState
 from twinpool.kv.blocks import reservation_tokens
@@ -40,7 +42,7 @@ def choose_prefill(fleet: Fleet, state: RequestState, *, most_prompts: int) -> W
     if state.request.pair is not None:
         pinned = fleet.worker(state.request.pair[0])
         return pinned if pinned and _reads(pinned, state, most_prompts) else None
-    serving = {pair.prefill.worker_id for pair in fleet.pairs() if pair.proven}
+    serving = {pair.prefill.worker_id for pair in fleet.pairs() if pair.usable}
     workers = [
         worker
         for worker in fleet.pool(Pool.PREFILL)
@@ -53,18 +55,40 @@ def _usable_pairs(fleet: Fleet, state: RequestState) -> list[Pair]:
     if state.request.pair is not None:
         pair = fleet.pair(*state.request.pair)
         return [pair] if pair and pair.transport else []
-    return [pair for pair in fleet.pairs() if pair.proven]
+    return [pair for pair in fleet.pairs() if pair.usable]
 
 
 def _fits(pair: Pair, state: RequestState, most_prompts: int, most_rows: int) -> bool:
-    decode = pair.decode
+    if not _reads(pair.prefill, state, most_prompts):
+        return False
+    return has_room(pair.decode, state, reserved_tokens(state), most_rows)
+
+
+def choose_target(
+    fleet: Fleet, state: RequestState, num_tokens: int, targets: Collection[str], *, most_rows: int
+) -> Worker | None:
+    """Of the targets (incarnations) with room for a moving row, the one with the fewest rows."""
+    fits = [
+        worker
+        for worker in fleet.staying(Pool.DECODE)
+        if worker.incarnation in targets and has_room(worker, state, num_tokens, most_rows)
+    ]
+    return min(
+        fits,
+        key=lambda worker: (worker.load.running + len(worker.charged), -worker.blocks_free),
+        default=None,
+    )
+
+
+def has_room(decode: Worker, state: RequestState, num_tokens: int, most_rows: int) -> bool:
+    """Whether a decode worker can set num_tokens aside for a request, and hold all of it one day."""
     num_rows = decode.load.running + decode.load.waiting + len(decode.charged)
-    if num_rows >= most_rows or not _reads(pair.prefill, state, most_prompts):
+    if num_rows >= most_rows:
         return False
     if state.most_tokens > decode.capacity_tokens:
         return False  # it would outgrow this worker, alone and without anybody to make room
     # One free block per running row must remain; the worker judges the same way, by newer counts.
-    return decode.blocks_for(reserved_tokens(state)) + decode.load.running <= decode.blocks_free
+    return decode.blocks_for(num_tokens) + decode.load.running <= decode.blocks_free
 
 
 def _reads(prefill: Worker, state: RequestState, most_prompts: int) -> bool:

@@ -64,6 +64,7 @@ class Setback(StrEnum):
     WORKER_LOST = "worker_lost"
     HANDOFF_FAILED = "handoff_failed"
     ENGINE_FAILED = "engine_failed"
+    DRAINED = "drained"
 
 
 COUNTED = frozenset({Setback.WORKER_LOST, Setback.HANDOFF_FAILED, Setback.ENGINE_FAILED})
@@ -74,6 +75,14 @@ class IllegalPhase(RuntimeError):
     """A request was about to skip a phase of its life: a bug."""
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A row on its way to another decode worker: the attempt and the worker that it will go on with."""
+
+    attempt: str
+    decode_id: str
+
+
 @dataclass(slots=True, eq=False)
 class RequestState:
     """A request the scheduler holds. arrival: its place among all requests, kept for good.
@@ -81,6 +90,7 @@ class RequestState:
     log: every token accepted. blocked_since: when no worker had room for it first, while queued.
     expires_at: its deadline. num_resumes: attempts that went on with tokens of earlier ones.
     attempt: the current try, empty while queued. prefill_id and decode_id: worker ids of the current try.
+    move: set while its row is being moved off a decode worker that drains.
     """
 
     request: Request
@@ -91,6 +101,7 @@ class RequestState:
     attempt: str = ""
     prefill_id: str = ""
     decode_id: str | None = None
+    move: Move | None = None
     blocked_since: float | None = None
     expires_at: float = math.inf
     num_failed_attempts: int = 0

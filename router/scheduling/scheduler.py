@@ -19,10 +19,12 @@ from dataclasses import dataclass
 
 from router.scheduling.attempts import Attempts
 from router.scheduling.commands import SchedulerCommand
+from router.scheduling.draining import Draining
 from router.scheduling.events import (
     Aborted,
     Arrived,
     Cancelled,
+    Drain,
     PairFailed,
     PairProven,
     PoolGivenUp,
@@ -75,6 +77,13 @@ class Scheduler:
         self._attempts = Attempts(self.fleet, self._outbox, new_attempt, limits.most_attempts)
         self._pairing = Pairing(self.fleet, self._outbox)
         self._watch = StuckWatch(self.fleet, self._outbox, limits.stuck_after_s)
+        self._draining = Draining(
+            self.fleet,
+            self._outbox,
+            self._attempts,
+            most_rows=limits.most_rows,
+            reservation_ttl_s=limits.reservation_ttl_s,
+        )
         self._given_up = ""
         self.queue = self._attempts.queue
         self.requests = self._attempts.requests
@@ -101,6 +110,9 @@ class Scheduler:
                     self._pairing.join(pair)
             case WorkerDown():
                 self._worker_down(event, now)
+            case Drain(worker_id, grace_s):
+                if leaving := self.fleet.worker(worker_id):
+                    self._draining.begin(leaving, now + grace_s)
             case WorkerSaid(worker_id, incarnation, message):
                 worker = self.fleet.worker(worker_id)
                 if worker is not None and worker.incarnation == incarnation:
@@ -127,6 +139,7 @@ class Scheduler:
     def _tick(self, now: float) -> None:
         self._pairing.rejoin(now)
         self._watch.tick(now)
+        self._draining.tick(now)
         for state in [state for state in self.requests.values() if now >= state.expires_at]:
             words = f"the deadline passed while {state.phase.value.replace('_', ' ')}"
             phase = TIMED_AS[state.phase].removesuffix("_s")
@@ -143,6 +156,10 @@ class Scheduler:
     def _hear(self, worker: Worker, message: m.Event, now: float) -> None:
         _take_load(worker, message, now)
         match message:
+            case m.PairJoined(decode) if worker.pool is Pool.DECODE:
+                self._draining.joined(worker, decode)
+            case m.PairBroken(decode) if worker.pool is Pool.DECODE:
+                self._draining.broken(worker, decode, now)
             case m.PairJoined(decode, transport):
                 self._pairing.joined(worker, decode, transport, now)
             case m.PairBroken(decode):
@@ -151,11 +168,15 @@ class Scheduler:
                 worker.charged.pop(attempt, None)
                 if state := self._attempts.current(attempt, Phase.RESERVING):
                     self._attempts.prefill(state, now)
+                elif state := self._attempts.moving(attempt):
+                    self._attempts.copy(state)
             case m.Refused(attempt):
                 worker.charged.pop(attempt, None)
                 if state := self._attempts.current(attempt, Phase.RESERVING):
                     state.found_no_room(now)
                     self._attempts.set_back(state, Setback.REFUSED, "", now, decode_holds=False)
+                elif state := self._attempts.moving(attempt):
+                    self._attempts.drop_move(state, target_holds=False)
             case m.FirstToken(attempt, position):
                 state = self._attempts.current(attempt, Phase.PREFILLING)
                 if state is not None and position == len(state.log):
@@ -173,6 +194,10 @@ class Scheduler:
                         self._attempts.take_row_token(state, row, now)
             case m.RowsPaused():
                 self._make_room(worker, now)
+            case m.RowMoved():
+                self._draining.moved(message, now)
+            case m.MoveFailed():
+                self._draining.move_failed(message)
             case m.QuarantineOverdue(attempt, writer):
                 self._watch.quarantine_overdue(attempt, writer, now)
 
@@ -188,6 +213,8 @@ class Scheduler:
         self._attempts.set_back(state, setback, words, now)
 
     def _released(self, attempt: str, reason: m.ReleaseReason, detail: str, now: float) -> None:
+        if moving := self._attempts.moving(attempt):
+            self._attempts.drop_move(moving, target_holds=False)
         state = self._attempts.current(attempt)
         if state is None:
             return
@@ -222,6 +249,8 @@ class Scheduler:
             return
         self.fleet.remove(worker.worker_id)
         self._pairing.worker_left(worker)
+        self._draining.worker_left(worker)
+        self._draining.target_lost(worker.worker_id)
         for state in self._attempts.placed_on(worker.worker_id):
             if worker.pool is Pool.PREFILL and state.phase in (Phase.HANDING_OFF, Phase.DECODING):
                 continue  # the decode worker knows whether the cache came, and says so

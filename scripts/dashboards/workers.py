@@ -45,6 +45,12 @@ def _pools() -> Row:
                     f"{rate('scale_events_total', 'pool,direction', **POOL)} > 0", "{{pool}} {{direction}}"
                 ),
             ),
+            graph(
+                "Rows moved",
+                "short",
+                "Off draining decode workers, by outcome; a second. One that could not move is tried again.",
+                Query(rate("row_moves_total", "outcome"), "{{outcome}}"),
+            ),
         ),
     )
 

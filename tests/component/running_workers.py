@@ -50,8 +50,8 @@ class RunningWorkers:
         self._handoff = HandoffConfig(transport="shm", **handoff)
         self._model = model
         self._stopped: set[Pool] = set()
-        self.decode = DecodeWorker(self._spec(Pool.DECODE))
-        self.prefill = PrefillWorker(self._spec(Pool.PREFILL), connect=self.script.connector())
+        self.decode = DecodeWorker(self.spec(Pool.DECODE))
+        self.prefill = PrefillWorker(self.spec(Pool.PREFILL), connect=self.script.connector())
         self.decode_address = f"127.0.0.1:{self.decode.start()}"
         self.prefill_address = f"127.0.0.1:{self.prefill.start()}"
 
@@ -81,7 +81,7 @@ class RunningWorkers:
             await asyncio.sleep(0.01)
         assert not held
 
-    def _spec(self, pool: Pool) -> WorkerSpec:
+    def spec(self, pool: Pool) -> WorkerSpec:
         return WorkerSpec(
             worker_id=f"{pool}-0",
             pool=pool,

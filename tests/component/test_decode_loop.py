@@ -68,6 +68,8 @@ class Bench:
             self.inbox,
             self.custody,
             self.pulse,
+            {},
+            self.publish,
             max_rows=8,
             eos_token_ids=frozenset(),
         )

@@ -1,4 +1,4 @@
-"""A prefill worker's pairs: joined, left and broken by several threads, in whatever order they meet."""
+"""A worker's pairs: joined, left and broken by several threads, in whatever order they meet."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from prefill_worker.loop import Accepted, Ended, Message, PairLost
-from prefill_worker.pairs import Pairs
 from tests.component.handoff_ends import WAIT_S, Heard, in_thread, join
 from twinpool.inbox import Inbox
-from twinpool.messages import JoinPair, PairBroken, PairJoined, PrefillOutcome
+from twinpool.messages import JoinPair, PairBroken, PairJoined
+from twinpool.transfer.pairs import Accepted, Ended, Ending, PairLost, Pairs, PairWord
 from twinpool.transfer.port import HandoffRefused, HandoffSender, SenderEvents
 from twinpool.types import HandoffEndpoint
 
@@ -53,9 +52,9 @@ class Fleet:
     """Pairs whose connections are made by the test: each join waits for `answer`, if that is held."""
 
     def __init__(self) -> None:
-        self.inbox: Inbox[Message] = Inbox()
+        self.inbox: Inbox[PairWord] = Inbox()
         self.heard = Heard()
-        self.pairs = Pairs(self._connect, self.inbox, self.heard.add)
+        self.pairs = Pairs(self._connect, self.inbox.post, self.heard.add)
         self.joins = Heard()
         self.may_connect = threading.Event()
         self.may_connect.set()
@@ -80,7 +79,7 @@ class Fleet:
         self.heard.wait_for(JOINED)
         return joined
 
-    def posted(self) -> list[Message]:
+    def posted(self) -> list[PairWord]:
         return self.inbox.take(0.0)
 
 
@@ -126,8 +125,8 @@ def test_words_of_the_transport_reach_the_engine(fleet: Fleet) -> None:
     events.stop_requested("c")
     assert fleet.posted() == [
         Accepted("a"),
-        Ended("b", PrefillOutcome.REFUSED),
-        Ended("c", PrefillOutcome.STOPPED),
+        Ended("b", Ending.REFUSED),
+        Ended("c", Ending.STOPPED),
     ]
 
 

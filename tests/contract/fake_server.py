@@ -169,6 +169,7 @@ class FakeOperations(OperationsServicer):
             ],
         )
         self.intervals: list[float] = []
+        self.asked: list[object] = []
 
     async def GetStatus(
         self, request: ops.GetStatusRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -192,6 +193,25 @@ class FakeOperations(OperationsServicer):
         self, request: ops.VerifyRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> ops.VerifyResponse:
         return self.verified
+
+    async def SetPoolSize(
+        self, request: ops.SetPoolSizeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> ops.SetPoolSizeResponse:
+        self.asked.append(request)
+        return ops.SetPoolSizeResponse(previous_size=1)
+
+    async def DrainWorker(
+        self, request: ops.DrainWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> ops.DrainWorkerResponse:
+        self.asked.append(request)
+        return ops.DrainWorkerResponse()
+
+    async def RestartWorkers(
+        self, request: ops.RestartWorkersRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[ops.RestartWorkersResponse]:
+        self.asked.append(request)
+        for number in range(2):
+            yield ops.RestartWorkersResponse(worker_id=f"decode-{number}", incarnation=f"decode-{number}-new")
 
 
 class FakeServer:

@@ -39,6 +39,9 @@ METHODS = {
     "WatchStatus": "watch",
     "CheckPairs": "check_pairs",
     "Verify": "verify",
+    "SetPoolSize": "set_pool_size",
+    "DrainWorker": "drain_worker",
+    "RestartWorkers": "restart",
 }
 
 

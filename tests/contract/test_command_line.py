@@ -117,6 +117,7 @@ def test_status_json_has_the_promised_names(server: FakeServer, capsys: Capture)
         "blocks_cached": 5,
         "blocks_total": 100,
         "blocks_quarantined": 0,
+        "reason": "",
     }
 
 
@@ -205,3 +206,38 @@ def test_doctor_names_the_hop_that_fails(server: FakeServer, capsys: Capture) ->
     server.operations.checks.clear()
     assert main(["doctor", "--target", server.target]) == Exit.FAILED
     assert "no pair" in capsys.readouterr().err
+
+
+def test_scale_asks_for_sizes_and_waits_until_they_are_there(server: FakeServer, capsys: Capture) -> None:
+    assert main(["scale", "decode=1", "--target", server.target]) == 0
+    assert capsys.readouterr().out == "decode: 1 -> 1\n"
+    asked = operations_pb2.SetPoolSizeRequest(pool=operations_pb2.POOL_DECODE, size=1)
+    assert server.operations.asked == [asked]
+
+
+def test_scale_that_does_not_come_says_what_is_missing(server: FakeServer, capsys: Capture) -> None:
+    arguments = ["scale", "prefill=3", "--timeout", "0", "--target", server.target]
+    assert main(arguments) == Exit.OUT_OF_TIME
+    assert "prefill: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["decode", "decode=", "decode=-1", "both=2", "decode=two"])
+def test_scale_refuses_what_is_no_size(server: FakeServer, capsys: Capture, size: str) -> None:
+    assert main(["scale", "--target", server.target, "--", size]) == Exit.USAGE
+    assert "POOL=NUMBER" in capsys.readouterr().err
+    assert server.operations.asked == []
+
+
+def test_drain_waits_until_the_worker_is_gone(server: FakeServer, capsys: Capture) -> None:
+    assert main(["drain", "decode-7", "--target", server.target]) == 0
+    assert capsys.readouterr().out == "decode-7 has left\n"
+
+
+def test_restart_tells_of_each_worker(server: FakeServer, capsys: Capture) -> None:
+    assert main(["restart", "decode", "--target", server.target]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "decode-0 is ready again as decode-0-new",
+        "decode-1 is ready again as decode-1-new",
+    ]
+    (asked,) = server.operations.asked
+    assert asked == operations_pb2.RestartWorkersRequest(pool=operations_pb2.POOL_DECODE)

@@ -18,6 +18,8 @@ _OTHER_VALUES: Mapping[str, str] = {
     "log_level": "debug",
     "cache_dir": "/tmp/models",
     "host": "0.0.0.0",
+    "prefill_resources": "cpus=2",
+    "decode_resources": "gpus=1",
 }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from router.ports import PairView
-from router.snapshots import Roster, Seat, take_snapshot
+from router.seats import Roster, Seat
+from router.snapshots import take_snapshot
 from tests.unit.small_fleet import PROMPT, SmallFleet, request
 from twinpool import messages as m
 from twinpool.types import Pool, WorkerState

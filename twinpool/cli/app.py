@@ -21,6 +21,9 @@ _COMMANDS = {
     "chat": "prompts:chat",
     "status": "operations:status",
     "doctor": "operations:doctor",
+    "scale": "pools:scale",
+    "drain": "pools:drain",
+    "restart": "pools:restart",
 }
 _SUMMARIES = {
     "serve": "Serve a model on this machine or on a Ray cluster.",
@@ -30,6 +33,9 @@ _SUMMARIES = {
     "chat": "Answer one message through the model's chat template.",
     "status": "Show workers, queue and cache of a running server.",
     "doctor": "Drive a canary through every prefill-decode pair.",
+    "scale": "Change how many workers the pools have.",
+    "drain": "Have one worker finish or hand over what it has, and leave.",
+    "restart": "Drain, end and start anew one worker, or a pool's one by one.",
 }
 
 

@@ -17,6 +17,7 @@ from twinpool.errors import StartFailed
 
 NAMESPACE = "twinpool"
 JOIN_TIMEOUT_S = 5.0
+ROOM_TO_SCALE = 64
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 """Only the `ray` hand-off transport puts anything there, a few chunks at a time."""
 
@@ -46,7 +47,8 @@ def ray_cluster(address: str, num_workers: int) -> Iterator[Cluster]:
     # UNIX socket paths end at 107 bytes, so the folder must be short: not under a long TMPDIR.
     folder = tempfile.mkdtemp(prefix="tp-", dir="/tmp" if os.path.isdir("/tmp") else None)  # noqa: S108, PTH112
     try:
-        _start(folder, max(num_cores, num_workers))
+        # Logical CPUs only place workers, of which there may be more than cores, and more to come.
+        _start(folder, max(num_cores, num_workers) + ROOM_TO_SCALE)
         yield Cluster(is_local=True, num_cores=num_cores)
     finally:
         ray.shutdown()

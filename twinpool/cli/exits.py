@@ -37,6 +37,7 @@ _BY_REASON = {
     errors.InvalidRequest.reason: Exit.REFUSED,
     errors.ModelNotFound.reason: Exit.REFUSED,
     errors.DuplicateRequestId.reason: Exit.REFUSED,
+    errors.UnknownWorker.reason: Exit.REFUSED,
     errors.QueueFull.reason: Exit.BUSY,
     errors.TooManyCalls.reason: Exit.BUSY,
     errors.DeadlineExceeded.reason: Exit.OUT_OF_TIME,

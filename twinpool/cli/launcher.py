@@ -22,14 +22,18 @@ from router.launcher import StartedWorker
 from twinpool.cli.cluster import NAMESPACE, Cluster
 from twinpool.cli.survivors import Survivor, take_over
 from twinpool.config import ServeConfig
-from twinpool.errors import StartFailed, TakenOver
+from twinpool.errors import NotPlaced, StartFailed, TakenOver
 from twinpool.model.config import PreparedModel
+from twinpool.resources import PoolResources
 from twinpool.rpc.limits import TAKEN_OVER
 from twinpool.types import Pool
 from twinpool.worker_actor import Introduction, Worker, remote_worker_actor
 from twinpool.worker_spec import WorkerSpec
 
 STOP_TIMEOUT_S = 5.0
+MIB = 1024 * 1024
+PLACED_SOON_S = 10.0
+"""A process that is not there by then is reported to wait."""
 
 Builders = Mapping[Pool, Callable[[WorkerSpec], Worker]]
 """Makes a pool's worker, in the actor's process."""
@@ -73,28 +77,28 @@ class RayLauncher:
         for survivor in self._survivors.values():
             self.secret = survivor.introduction.spec.secret
 
-    async def start(self, worker_id: str, pool: Pool) -> StartedWorker:
-        """See `Launcher.start`. Loading is bounded by start_timeout_s."""
+    async def start(self, worker_id: str, pool: Pool, waits: Callable[[str], None]) -> StartedWorker:
+        """See `Launcher.start`. Placing and loading are each bounded by start_timeout_s."""
         if survivor := self._survivors.pop(worker_id, None):
             return self._started(survivor.actor, survivor.introduction, attached=True)
         incarnation = f"{worker_id}-{secrets.token_hex(6)}"
         spec = self._spec(worker_id, pool, incarnation)
-        lifetime = None if self._cluster.is_local else "detached"
-        named = self._actor_class.options(name=spec.actor_name, namespace=NAMESPACE, lifetime=lifetime)
+        options = self._options(spec)
+        named = self._actor_class.options(**options)
         # Creating a named actor asks the cluster, and waits for its answer.
         actor = await asyncio.to_thread(named.remote, spec, self._builders[pool])
         self._actors[incarnation] = actor
         try:
+            await self._placed(actor, self._config.resources(pool), waits)
             timeout_s = self._config.router.start_timeout_s
-            introduction = await asyncio.wait_for(_result(actor.introduce.remote()), timeout_s)
+            introduction = await asyncio.wait_for(_result(actor.load.remote()), timeout_s)
         except TimeoutError as error:
             await self._kill(incarnation)
-            free = await asyncio.to_thread(_free_resources)
-            raise StartFailed(f"not up within {timeout_s:g} s; {free}") from error
+            raise StartFailed(f"not up within {timeout_s:g} s") from error
         except ray.exceptions.RayError as error:
             await self._kill(incarnation)
             raise StartFailed(_last_line(error)) from error
-        except asyncio.CancelledError:
+        except (NotPlaced, asyncio.CancelledError):
             await asyncio.shield(self._kill(incarnation))
             raise
         return self._started(actor, introduction, attached=False)
@@ -128,6 +132,38 @@ class RayLauncher:
         self._actors.pop(worker.incarnation, None)
         self._exits.pop(worker.incarnation, None)
 
+    def _options(self, spec: WorkerSpec) -> dict[str, Any]:
+        """Ray's words for what a worker's actor is."""
+        wants = self._config.resources(spec.pool)
+        return {
+            "name": spec.actor_name,
+            "namespace": NAMESPACE,
+            "lifetime": None if self._cluster.is_local else "detached",
+            "num_cpus": wants.cpus,
+            "num_gpus": wants.gpus,
+            "memory": wants.memory_mib * MIB or None,
+            "resources": dict(wants.custom) or None,
+            "label_selector": dict(wants.labels) or None,
+            "runtime_env": {"env_vars": dict(wants.environment)} if wants.environment else None,
+            "scheduling_strategy": "SPREAD" if wants.placement == "spread" else "DEFAULT",
+        }
+
+    async def _placed(self, actor: Any, wants: PoolResources, waits: Callable[[str], None]) -> None:
+        """Until the actor's process is there. Raises NotPlaced after start_timeout_s."""
+        placed = asyncio.ensure_future(_result(actor.node.remote()))
+        timeout_s = self._config.router.start_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not (await asyncio.wait({placed}, timeout=PLACED_SOON_S))[0]:
+                    waits(await asyncio.to_thread(_why_unplaced, wants))
+                await placed
+        except TimeoutError as error:
+            reason = await asyncio.to_thread(_why_unplaced, wants)
+            raise NotPlaced(f"no place within {timeout_s:g} s; {reason}") from error
+        finally:
+            placed.cancel()
+        waits("")
+
     def _started(self, actor: Any, introduction: Introduction, *, attached: bool) -> StartedWorker:
         spec = introduction.spec
         exit_ = asyncio.ensure_future(_result(actor.wait.remote()))
@@ -152,7 +188,7 @@ class RayLauncher:
             model_folder=str(self._model.folder),
             model_digest=self._model.digest,
             dtype=self._dtype,
-            threads=self._config.engine.threads or share,
+            threads=self._config.resources(pool).threads or self._config.engine.threads or share,
             engine=self._config.engine,
             handoff=self._config.handoff,
             host="127.0.0.1" if self._cluster.is_local else "",
@@ -180,8 +216,10 @@ def _last_line(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _free_resources() -> str:
-    """What a worker that could not be placed was waiting for."""
-    free = ray.available_resources().get("CPU", 0)  # type: ignore[no-untyped-call]
-    total = ray.cluster_resources().get("CPU", 0)  # type: ignore[no-untyped-call]
-    return f"a worker needs 1 CPU, and {free:g} of the cluster's {total:g} are free"
+def _why_unplaced(wants: PoolResources) -> str:
+    """What a worker waits for, and what there is."""
+    free = ray.available_resources()  # type: ignore[no-untyped-call]
+    total = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    names = {"CPU", *(["GPU"] if wants.gpus else []), *wants.custom}
+    there = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}" for name in sorted(names))
+    return f"a worker needs {wants}; free in the cluster: {there}"

@@ -14,6 +14,8 @@ _STYLES = {
     WorkerState.WARMING: "yellow",
     WorkerState.READY: "green",
     WorkerState.LOST: "red",
+    WorkerState.DRAINING: "cyan",
+    WorkerState.WAITING_FOR_NODE: "yellow",
 }
 _COLUMNS = ("worker", "state", "running", "waiting", "blocks", "usage", "pid", "node", "incarnation")
 _LEFT_ALIGNED = {"worker", "state", "node", "incarnation"}
@@ -26,7 +28,8 @@ def status_table(status: Status) -> RenderableType:
         table.add_column(column, justify="left" if column in _LEFT_ALIGNED else "right", no_wrap=True)
     for worker in status.workers:
         table.add_row(*_row(worker))
-    return Group(_headline(status), table)
+    reasons = [Text(f"{worker.id}: {worker.reason}") for worker in status.workers if worker.reason]
+    return Group(_headline(status), table, *reasons)
 
 
 def _headline(status: Status) -> Text:
@@ -48,12 +51,12 @@ def _row(worker: WorkerStatus) -> tuple[str | Text, ...]:
     usage = f"{worker.blocks_used / worker.blocks_total:.0%}" if worker.blocks_total else "-"
     return (
         worker.id,
-        Text(worker.state, style=_STYLES[worker.state]),
+        Text(worker.state.replace("_", " "), style=_STYLES[worker.state]),
         str(worker.running),
         str(worker.waiting),
         f"{held}/{worker.blocks_total}",
         usage,
         str(worker.pid or "-"),
         worker.node or "-",
-        worker.incarnation[:12] or "-",
+        worker.incarnation or "-",
     )

@@ -18,9 +18,11 @@ from router.dispatcher import RunningDispatcher
 from router.keeper import PoolKeeper
 from router.metrics import Metrics
 from router.metrics_server import MetricsServer
+from router.scaling import Scaling
 from router.scheduling.commands import ProbePair
+from router.seats import Roster
 from router.server import Address, RouterServer, build_server
-from router.snapshots import Roster
+from router.services.operations import OperationsService
 from twinpool.cli.cluster import Cluster
 from twinpool.cli.launcher import BUILDERS, Builders, RayLauncher
 from twinpool.config import ServeConfig
@@ -79,11 +81,13 @@ class ServingSystem:
         self.taken_over = self._keeper.taken_over
         self.leave_workers = False
         self.dispatcher.replace = self._keeper.replace
+        self.dispatcher.drained = self._keeper.drained
         self.dispatcher.probe = _Probe(canary, steps)
         self._metrics_server = MetricsServer(metrics, self.dispatcher.snapshot)
+        scaling = Scaling(config, roster, self._keeper, metrics, self.dispatcher.snapshot)
         self._server: RouterServer = build_server(
             dispatcher=self.dispatcher,
-            pairs=canary,
+            operations=OperationsService(self.dispatcher, canary, scaling),
             tokenizer=tokenizer,
             new_detokenizer=lambda skip: IncrementalDetokenizer(tokenizer, skip),
             card=card,

@@ -37,6 +37,9 @@ _BY_REASON: dict[str, type[errors.TwinpoolError]] = {
         errors.UnsupportedModel,
         errors.ModelSourceError,
         errors.StartFailed,
+        errors.NotPlaced,
+        errors.TakenOver,
+        errors.UnknownWorker,
     )
 }
 

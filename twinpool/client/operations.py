@@ -9,6 +9,7 @@ from twinpool.client.connections import AsyncConnection, Connection
 from twinpool.client.status import PairCheck, Status
 from twinpool.client.streams import AsyncStream, Stream
 from twinpool.client.verification import Verification
+from twinpool.types import Pool
 from twinpool.v1 import operations_pb2 as pb
 from twinpool.v1.operations_pb2_grpc import OperationsStub
 
@@ -53,6 +54,24 @@ class OperationsClient:
         response = self._connection.call(self._stub.Verify, pb.VerifyRequest(), timeout)
         return codec.verification_from(response)
 
+    def set_pool_size(self, pool: Pool, size: int) -> int:
+        """Change how many workers a pool has; the size before. Returns at once; see `watch`."""
+        request = codec.size_to_pb(pool, size)
+        return self._connection.call(self._stub.SetPoolSize, request, self._timeout).previous_size
+
+    def drain_worker(self, worker_id: str) -> None:
+        """Have one worker drain and leave. Returns at once."""
+        request = pb.DrainWorkerRequest(worker_id=worker_id)
+        self._connection.call(self._stub.DrainWorker, request, self._timeout)
+
+    def restart(self, which: Pool | str, *, timeout: float | None = _FOREVER) -> Stream[tuple[str, str]]:
+        """Drain, end and start anew one worker, or a pool's one by one: id and incarnation of each.
+
+        Leaving the stream stops it after the present worker.
+        """
+        request = codec.restart_to_pb(which)
+        return self._connection.stream(self._stub.RestartWorkers, request, codec.restarted_from, timeout)
+
     def close(self) -> None:
         """Cancel what is running and leave the server."""
         self._connection.close()
@@ -91,6 +110,25 @@ class AsyncOperationsClient:
         """Have every worker audit its blocks, and compare what workers hold with what the router knows."""
         response = await self._connection.call(self._stub.Verify, pb.VerifyRequest(), timeout)
         return codec.verification_from(response)
+
+    async def set_pool_size(self, pool: Pool, size: int) -> int:
+        """Change how many workers a pool has; the size before. Returns at once; see `watch`."""
+        request = codec.size_to_pb(pool, size)
+        response = await self._connection.call(self._stub.SetPoolSize, request, self._timeout)
+        return response.previous_size
+
+    async def drain_worker(self, worker_id: str) -> None:
+        """Have one worker drain and leave. Returns at once."""
+        request = pb.DrainWorkerRequest(worker_id=worker_id)
+        await self._connection.call(self._stub.DrainWorker, request, self._timeout)
+
+    def restart(self, which: Pool | str, *, timeout: float | None = _FOREVER) -> AsyncStream[tuple[str, str]]:
+        """Drain, end and start anew one worker, or a pool's one by one: id and incarnation of each.
+
+        Leaving the stream stops it after the present worker.
+        """
+        request = codec.restart_to_pb(which)
+        return self._connection.stream(self._stub.RestartWorkers, request, codec.restarted_from, timeout)
 
     async def close(self) -> None:
         """Cancel what is running and leave the server."""

@@ -9,11 +9,14 @@ from twinpool.types import Pool, Timing, WorkerState
 from twinpool.v1 import operations_pb2 as pb
 
 _POOLS = {pb.POOL_PREFILL: Pool.PREFILL, pb.POOL_DECODE: Pool.DECODE}
+_NUMBERS = {pool: number for number, pool in _POOLS.items()}
 _STATES = {
     pb.WORKER_STATE_STARTING: WorkerState.STARTING,
     pb.WORKER_STATE_WARMING: WorkerState.WARMING,
     pb.WORKER_STATE_READY: WorkerState.READY,
     pb.WORKER_STATE_LOST: WorkerState.LOST,
+    pb.WORKER_STATE_DRAINING: WorkerState.DRAINING,
+    pb.WORKER_STATE_WAITING_FOR_NODE: WorkerState.WAITING_FOR_NODE,
 }
 _HOPS = {
     pb.HOP_UNSPECIFIED: None,
@@ -36,7 +39,25 @@ def status_from(response: pb.GetStatusResponse | pb.WatchStatusResponse) -> Stat
         workers=tuple(_worker_from(worker) for worker in status.workers),
         pairs=tuple(_pair_from(pair) for pair in status.pairs),
         handoffs_in_flight=status.handoffs_in_flight,
+        targets={_POOLS[target.pool]: target.size for target in status.targets if target.pool in _POOLS},
     )
+
+
+def size_to_pb(pool: Pool, size: int) -> pb.SetPoolSizeRequest:
+    """Ask for a pool's size."""
+    return pb.SetPoolSizeRequest(pool=_NUMBERS[pool], size=size)
+
+
+def restart_to_pb(which: Pool | str) -> pb.RestartWorkersRequest:
+    """Ask for new lives of a pool's workers, or of one."""
+    if isinstance(which, Pool):
+        return pb.RestartWorkersRequest(pool=_NUMBERS[which])
+    return pb.RestartWorkersRequest(worker_id=which)
+
+
+def restarted_from(response: pb.RestartWorkersResponse) -> tuple[str, str]:
+    """A worker's id and its new incarnation."""
+    return response.worker_id, response.incarnation
 
 
 def check_from(response: pb.CheckPairsResponse) -> PairCheck:
@@ -76,6 +97,7 @@ def _worker_from(worker: pb.WorkerStatus) -> WorkerStatus:
         blocks_cached=worker.blocks_cached,
         blocks_total=worker.blocks_total,
         blocks_quarantined=worker.blocks_quarantined,
+        reason=worker.reason,
     )
 
 

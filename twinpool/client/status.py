@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from twinpool.types import Pool, Timing, WorkerState
 
@@ -17,7 +17,10 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker. running, waiting: prompts of a prefill worker, rows and reservations of a decode worker."""
+    """One worker. running, waiting: prompts of a prefill worker, rows and reservations of a decode worker.
+
+    reason: why it is not up, in words; empty while it is.
+    """
 
     id: str
     pool: Pool
@@ -31,6 +34,7 @@ class WorkerStatus:
     blocks_cached: int
     blocks_total: int
     blocks_quarantined: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,10 @@ class PairStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The whole system at one moment. requests: admitted and not ended."""
+    """The whole system at one moment. requests: admitted and not ended.
+
+    targets: workers that each pool should have.
+    """
 
     model: str
     serving: bool
@@ -54,6 +61,11 @@ class Status:
     workers: tuple[WorkerStatus, ...]
     pairs: tuple[PairStatus, ...]
     handoffs_in_flight: int
+    targets: dict[Pool, int] = field(default_factory=dict)
+
+    def pool(self, pool: Pool) -> tuple[WorkerStatus, ...]:
+        """One pool's workers."""
+        return tuple(worker for worker in self.workers if worker.pool is pool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ def command_to_pb(command: m.Command) -> pb.SessionRequest:
             return pb.SessionRequest(writer_gone=pb.WriterGone(writer=writer))
         case m.Audit(audit_id):
             return pb.SessionRequest(audit=pb.Audit(audit_id=audit_id))
+        case m.MoveRow(attempt, to, decode):
+            return pb.SessionRequest(move_row=pb.MoveRow(attempt=attempt, to=to, decode=decode))
 
 
 def command_from_pb(request: pb.SessionRequest) -> m.Command:
@@ -90,6 +92,9 @@ def command_from_pb(request: pb.SessionRequest) -> m.Command:
             return m.WriterGone(request.writer_gone.writer)
         case "audit":
             return m.Audit(request.audit.audit_id)
+        case "move_row":
+            move = request.move_row
+            return m.MoveRow(move.attempt, move.to, move.decode)
         case other:
             raise UnknownMessage(f"unknown command {other!r}")
 
@@ -130,6 +135,12 @@ def event_to_pb(event: m.Event) -> pb.SessionResponse:
         case m.RowsPaused(attempts, load):
             paused = pb.RowsPaused(attempts=attempts, load=_load_to_pb(load))
             return pb.SessionResponse(rows_paused=paused)
+        case m.RowMoved(attempt, to, position):
+            moved = pb.RowMoved(attempt=attempt, to=to, position=position)
+            return pb.SessionResponse(row_moved=moved)
+        case m.MoveFailed(attempt, to, detail):
+            failed = pb.MoveFailed(attempt=attempt, to=to, detail=detail)
+            return pb.SessionResponse(move_failed=failed)
         case m.QuarantineOverdue(attempt, writer):
             return pb.SessionResponse(quarantine_overdue=pb.QuarantineOverdue(attempt=attempt, writer=writer))
         case m.Audited():
@@ -172,6 +183,12 @@ def event_from_pb(response: pb.SessionResponse) -> m.Event:
         case "rows_paused":
             paused = response.rows_paused
             return m.RowsPaused(tuple(paused.attempts), _load_from_pb(paused.load))
+        case "row_moved":
+            moved = response.row_moved
+            return m.RowMoved(moved.attempt, moved.to, moved.position)
+        case "move_failed":
+            failed = response.move_failed
+            return m.MoveFailed(failed.attempt, failed.to, failed.detail)
         case "quarantine_overdue":
             return m.QuarantineOverdue(
                 response.quarantine_overdue.attempt, response.quarantine_overdue.writer

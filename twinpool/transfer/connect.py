@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from twinpool.config import HandoffConfig
@@ -28,6 +29,17 @@ class Connector(Protocol):
     ) -> HandoffSender:
         """Raises HandoffRefused or OSError, which say why not."""
         ...
+
+
+def pair_connection(
+    connect: Connector, identity: Identity, source: KvStorage, config: HandoffConfig
+) -> Callable[[JoinPair, SenderEvents], HandoffSender]:
+    """A connector for one worker's own cache, as `twinpool.transfer.pairs` wants it."""
+
+    def connect_from(command: JoinPair, events: SenderEvents) -> HandoffSender:
+        return connect(command, identity, source, config, events)
+
+    return connect_from
 
 
 def connect_pair(

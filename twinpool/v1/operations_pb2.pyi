@@ -58,6 +58,10 @@ class _WorkerStateEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_WorkerStat
     """At least one of its pairs serves."""
     WORKER_STATE_LOST: _WorkerState.ValueType  # 4
     """Its process or session is gone; a replacement is on its way."""
+    WORKER_STATE_DRAINING: _WorkerState.ValueType  # 5
+    """It takes nothing new, finishes or hands over what it has, and leaves."""
+    WORKER_STATE_WAITING_FOR_NODE: _WorkerState.ValueType  # 6
+    """The cluster has no room for it yet."""
 
 class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper):
     """Where a worker is in its life."""
@@ -72,6 +76,10 @@ WORKER_STATE_READY: WorkerState.ValueType  # 3
 """At least one of its pairs serves."""
 WORKER_STATE_LOST: WorkerState.ValueType  # 4
 """Its process or session is gone; a replacement is on its way."""
+WORKER_STATE_DRAINING: WorkerState.ValueType  # 5
+"""It takes nothing new, finishes or hands over what it has, and leaves."""
+WORKER_STATE_WAITING_FOR_NODE: WorkerState.ValueType  # 6
+"""The cluster has no room for it yet."""
 
 class _Hop:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -126,6 +134,7 @@ class WorkerStatus(message.Message):
     BLOCKS_CACHED_FIELD_NUMBER: builtins.int
     BLOCKS_TOTAL_FIELD_NUMBER: builtins.int
     BLOCKS_QUARANTINED_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
     id: builtins.str
     """Its name, kept by its replacement."""
     pool: Pool.ValueType
@@ -150,6 +159,8 @@ class WorkerStatus(message.Message):
     """All blocks."""
     blocks_quarantined: builtins.int
     """Blocks that a writer may still touch."""
+    reason: builtins.str
+    """Why it is not up, in words; empty while it is."""
     def __init__(
         self,
         *,
@@ -165,10 +176,35 @@ class WorkerStatus(message.Message):
         blocks_cached: builtins.int = ...,
         blocks_total: builtins.int = ...,
         blocks_quarantined: builtins.int = ...,
+        reason: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_quarantined", b"blocks_quarantined", "blocks_total", b"blocks_total", "blocks_used", b"blocks_used", "id", b"id", "incarnation", b"incarnation", "node", b"node", "pid", b"pid", "pool", b"pool", "running", b"running", "state", b"state", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_quarantined", b"blocks_quarantined", "blocks_total", b"blocks_total", "blocks_used", b"blocks_used", "id", b"id", "incarnation", b"incarnation", "node", b"node", "pid", b"pid", "pool", b"pool", "reason", b"reason", "running", b"running", "state", b"state", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class PoolTarget(message.Message):
+    """How many workers a pool should have."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    pool: Pool.ValueType
+    """The pool."""
+    size: builtins.int
+    """Workers wanted."""
+    def __init__(
+        self,
+        *,
+        pool: Pool.ValueType = ...,
+        size: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["pool", b"pool", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,6 +277,7 @@ class Status(message.Message):
     WORKERS_FIELD_NUMBER: builtins.int
     PAIRS_FIELD_NUMBER: builtins.int
     HANDOFFS_IN_FLIGHT_FIELD_NUMBER: builtins.int
+    TARGETS_FIELD_NUMBER: builtins.int
     model: builtins.str
     """The name requests use."""
     serving: builtins.bool
@@ -261,6 +298,10 @@ class Status(message.Message):
     def pairs(self) -> containers.RepeatedCompositeFieldContainer[PairStatus]:
         """All pairs."""
 
+    @builtins.property
+    def targets(self) -> containers.RepeatedCompositeFieldContainer[PoolTarget]:
+        """Sizes that the pools should have."""
+
     def __init__(
         self,
         *,
@@ -271,10 +312,11 @@ class Status(message.Message):
         workers: abc.Iterable[WorkerStatus] | None = ...,
         pairs: abc.Iterable[PairStatus] | None = ...,
         handoffs_in_flight: builtins.int = ...,
+        targets: abc.Iterable[PoolTarget] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["queue", b"queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["handoffs_in_flight", b"handoffs_in_flight", "model", b"model", "pairs", b"pairs", "queue", b"queue", "requests", b"requests", "serving", b"serving", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["handoffs_in_flight", b"handoffs_in_flight", "model", b"model", "pairs", b"pairs", "queue", b"queue", "requests", b"requests", "serving", b"serving", "targets", b"targets", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -580,5 +622,134 @@ class VerifyResponse(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["at_rest", b"at_rest", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class SetPoolSizeRequest(message.Message):
+    """Asks for another number of workers."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    pool: Pool.ValueType
+    """The pool."""
+    size: builtins.int
+    """Workers, 1 to 256."""
+    def __init__(
+        self,
+        *,
+        pool: Pool.ValueType = ...,
+        size: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["pool", b"pool", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class SetPoolSizeResponse(message.Message):
+    """It is on its way."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    PREVIOUS_SIZE_FIELD_NUMBER: builtins.int
+    previous_size: builtins.int
+    """Workers wanted before."""
+    def __init__(
+        self,
+        *,
+        previous_size: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["previous_size", b"previous_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class DrainWorkerRequest(message.Message):
+    """Asks for a worker's leave."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: builtins.int
+    worker_id: builtins.str
+    """Its id, such as decode-1."""
+    def __init__(
+        self,
+        *,
+        worker_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class DrainWorkerResponse(message.Message):
+    """It is on its way."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RestartWorkersRequest(message.Message):
+    """Asks for new lives of some workers."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: builtins.int
+    POOL_FIELD_NUMBER: builtins.int
+    worker_id: builtins.str
+    """One worker's id, such as decode-1."""
+    pool: Pool.ValueType
+    """All workers of a pool."""
+    def __init__(
+        self,
+        *,
+        worker_id: builtins.str = ...,
+        pool: Pool.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["pool", b"pool", "which", b"which", "worker_id", b"worker_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["pool", b"pool", "which", b"which", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_which: _TypeAlias = typing.Literal["worker_id", "pool"]  # noqa: Y015
+    _WhichOneofArgType_which: _TypeAlias = typing.Literal["which", b"which"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_which) -> _WhichOneofReturnType_which | None: ...
+
+@typing.final
+class RestartWorkersResponse(message.Message):
+    """One worker is ready again."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    worker_id: builtins.str
+    """Its id."""
+    incarnation: builtins.str
+    """Its new life."""
+    def __init__(
+        self,
+        *,
+        worker_id: builtins.str = ...,
+        incarnation: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["incarnation", b"incarnation", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -55,6 +55,21 @@ class OperationsStub:
                 request_serializer=twinpool_dot_v1_dot_operations__pb2.VerifyRequest.SerializeToString,
                 response_deserializer=twinpool_dot_v1_dot_operations__pb2.VerifyResponse.FromString,
                 _registered_method=True)
+        self.SetPoolSize = channel.unary_unary(
+                '/twinpool.v1.Operations/SetPoolSize',
+                request_serializer=twinpool_dot_v1_dot_operations__pb2.SetPoolSizeRequest.SerializeToString,
+                response_deserializer=twinpool_dot_v1_dot_operations__pb2.SetPoolSizeResponse.FromString,
+                _registered_method=True)
+        self.DrainWorker = channel.unary_unary(
+                '/twinpool.v1.Operations/DrainWorker',
+                request_serializer=twinpool_dot_v1_dot_operations__pb2.DrainWorkerRequest.SerializeToString,
+                response_deserializer=twinpool_dot_v1_dot_operations__pb2.DrainWorkerResponse.FromString,
+                _registered_method=True)
+        self.RestartWorkers = channel.unary_stream(
+                '/twinpool.v1.Operations/RestartWorkers',
+                request_serializer=twinpool_dot_v1_dot_operations__pb2.RestartWorkersRequest.SerializeToString,
+                response_deserializer=twinpool_dot_v1_dot_operations__pb2.RestartWorkersResponse.FromString,
+                _registered_method=True)
 
 
 class OperationsServicer:
@@ -90,6 +105,29 @@ class OperationsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetPoolSize(self, request, context):
+        """Changes how many workers a pool has. No request fails by it: new workers serve once a canary has
+        passed, those that leave drain first. Answers at once; the status shows how far it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainWorker(self, request, context):
+        """Has one worker drain and leave; its pool is smaller by one then. Answers at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestartWorkers(self, request, context):
+        """Drains, ends and starts anew some workers, one at a time. One message for each as it is ready again;
+        whoever leaves the stream stops it after the present one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -112,6 +150,21 @@ def add_OperationsServicer_to_server(servicer, server):
                     servicer.Verify,
                     request_deserializer=twinpool_dot_v1_dot_operations__pb2.VerifyRequest.FromString,
                     response_serializer=twinpool_dot_v1_dot_operations__pb2.VerifyResponse.SerializeToString,
+            ),
+            'SetPoolSize': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPoolSize,
+                    request_deserializer=twinpool_dot_v1_dot_operations__pb2.SetPoolSizeRequest.FromString,
+                    response_serializer=twinpool_dot_v1_dot_operations__pb2.SetPoolSizeResponse.SerializeToString,
+            ),
+            'DrainWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainWorker,
+                    request_deserializer=twinpool_dot_v1_dot_operations__pb2.DrainWorkerRequest.FromString,
+                    response_serializer=twinpool_dot_v1_dot_operations__pb2.DrainWorkerResponse.SerializeToString,
+            ),
+            'RestartWorkers': grpc.unary_stream_rpc_method_handler(
+                    servicer.RestartWorkers,
+                    request_deserializer=twinpool_dot_v1_dot_operations__pb2.RestartWorkersRequest.FromString,
+                    response_serializer=twinpool_dot_v1_dot_operations__pb2.RestartWorkersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -223,6 +276,87 @@ class Operations:
             '/twinpool.v1.Operations/Verify',
             twinpool_dot_v1_dot_operations__pb2.VerifyRequest.SerializeToString,
             twinpool_dot_v1_dot_operations__pb2.VerifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPoolSize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twinpool.v1.Operations/SetPoolSize',
+            twinpool_dot_v1_dot_operations__pb2.SetPoolSizeRequest.SerializeToString,
+            twinpool_dot_v1_dot_operations__pb2.SetPoolSizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/twinpool.v1.Operations/DrainWorker',
+            twinpool_dot_v1_dot_operations__pb2.DrainWorkerRequest.SerializeToString,
+            twinpool_dot_v1_dot_operations__pb2.DrainWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestartWorkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/twinpool.v1.Operations/RestartWorkers',
+            twinpool_dot_v1_dot_operations__pb2.RestartWorkersRequest.SerializeToString,
+            twinpool_dot_v1_dot_operations__pb2.RestartWorkersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,16 @@ class OperationsStub:
     """Has every worker audit its blocks, and compares what workers hold with what the router knows.
     Disturbs no request. Takes milliseconds, or some seconds where a second look is needed. At most 4 at one time.
     """
+    SetPoolSize: grpc.UnaryUnaryMultiCallable[operations_pb2.SetPoolSizeRequest, operations_pb2.SetPoolSizeResponse]
+    """Changes how many workers a pool has. No request fails by it: new workers serve once a canary has
+    passed, those that leave drain first. Answers at once; the status shows how far it is.
+    """
+    DrainWorker: grpc.UnaryUnaryMultiCallable[operations_pb2.DrainWorkerRequest, operations_pb2.DrainWorkerResponse]
+    """Has one worker drain and leave; its pool is smaller by one then. Answers at once."""
+    RestartWorkers: grpc.UnaryStreamMultiCallable[operations_pb2.RestartWorkersRequest, operations_pb2.RestartWorkersResponse]
+    """Drains, ends and starts anew some workers, one at a time. One message for each as it is ready again;
+    whoever leaves the stream stops it after the present one.
+    """
 
 @typing.type_check_only
 class OperationsAsyncStub(OperationsStub):
@@ -58,6 +68,16 @@ class OperationsAsyncStub(OperationsStub):
     Verify: aio.UnaryUnaryMultiCallable[operations_pb2.VerifyRequest, operations_pb2.VerifyResponse]  # type: ignore[assignment]
     """Has every worker audit its blocks, and compares what workers hold with what the router knows.
     Disturbs no request. Takes milliseconds, or some seconds where a second look is needed. At most 4 at one time.
+    """
+    SetPoolSize: aio.UnaryUnaryMultiCallable[operations_pb2.SetPoolSizeRequest, operations_pb2.SetPoolSizeResponse]  # type: ignore[assignment]
+    """Changes how many workers a pool has. No request fails by it: new workers serve once a canary has
+    passed, those that leave drain first. Answers at once; the status shows how far it is.
+    """
+    DrainWorker: aio.UnaryUnaryMultiCallable[operations_pb2.DrainWorkerRequest, operations_pb2.DrainWorkerResponse]  # type: ignore[assignment]
+    """Has one worker drain and leave; its pool is smaller by one then. Answers at once."""
+    RestartWorkers: aio.UnaryStreamMultiCallable[operations_pb2.RestartWorkersRequest, operations_pb2.RestartWorkersResponse]  # type: ignore[assignment]
+    """Drains, ends and starts anew some workers, one at a time. One message for each as it is ready again;
+    whoever leaves the stream stops it after the present one.
     """
 
 class OperationsServicer(metaclass=abc_1.ABCMeta):
@@ -95,6 +115,34 @@ class OperationsServicer(metaclass=abc_1.ABCMeta):
     ) -> typing.Union[operations_pb2.VerifyResponse, abc.Awaitable[operations_pb2.VerifyResponse]]:
         """Has every worker audit its blocks, and compares what workers hold with what the router knows.
         Disturbs no request. Takes milliseconds, or some seconds where a second look is needed. At most 4 at one time.
+        """
+
+    @abc_1.abstractmethod
+    def SetPoolSize(
+        self,
+        request: operations_pb2.SetPoolSizeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[operations_pb2.SetPoolSizeResponse, abc.Awaitable[operations_pb2.SetPoolSizeResponse]]:
+        """Changes how many workers a pool has. No request fails by it: new workers serve once a canary has
+        passed, those that leave drain first. Answers at once; the status shows how far it is.
+        """
+
+    @abc_1.abstractmethod
+    def DrainWorker(
+        self,
+        request: operations_pb2.DrainWorkerRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[operations_pb2.DrainWorkerResponse, abc.Awaitable[operations_pb2.DrainWorkerResponse]]:
+        """Has one worker drain and leave; its pool is smaller by one then. Answers at once."""
+
+    @abc_1.abstractmethod
+    def RestartWorkers(
+        self,
+        request: operations_pb2.RestartWorkersRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[abc.Iterator[operations_pb2.RestartWorkersResponse], abc.AsyncIterator[operations_pb2.RestartWorkersResponse]]:
+        """Drains, ends and starts anew some workers, one at a time. One message for each as it is ready again;
+        whoever leaves the stream stops it after the present one.
         """
 
 def add_OperationsServicer_to_server(servicer: OperationsServicer, server: typing.Union[grpc.Server, aio.Server]) -> None: ...

@@ -109,13 +109,14 @@ class SessionRequest(message.Message):
     EVICT_FIELD_NUMBER: builtins.int
     WRITER_GONE_FIELD_NUMBER: builtins.int
     AUDIT_FIELD_NUMBER: builtins.int
+    MOVE_ROW_FIELD_NUMBER: builtins.int
     @builtins.property
     def join_pair(self) -> JoinPair:
-        """To a prefill worker: open the hand-off connection to a decode worker."""
+        """Open the hand-off connection to a decode worker. To a decode worker that drains, too."""
 
     @builtins.property
     def leave_pair(self) -> LeavePair:
-        """To a prefill worker: close it."""
+        """Close it."""
 
     @builtins.property
     def prefill(self) -> Prefill:
@@ -149,6 +150,10 @@ class SessionRequest(message.Message):
     def audit(self) -> Audit:
         """To any worker: say who owns which blocks."""
 
+    @builtins.property
+    def move_row(self) -> MoveRow:
+        """To a decode worker that drains: copy a row to another decode worker."""
+
     def __init__(
         self,
         *,
@@ -162,12 +167,13 @@ class SessionRequest(message.Message):
         evict: Evict | None = ...,
         writer_gone: WriterGone | None = ...,
         audit: Audit | None = ...,
+        move_row: MoveRow | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "move_row", b"move_row", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "move_row", b"move_row", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["join_pair", "leave_pair", "prefill", "cancel_prefill", "reserve", "revoke", "admit", "evict", "writer_gone", "audit"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["join_pair", "leave_pair", "prefill", "cancel_prefill", "reserve", "revoke", "admit", "evict", "writer_gone", "audit", "move_row"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -191,6 +197,8 @@ class SessionResponse(message.Message):
     LOAD_FIELD_NUMBER: builtins.int
     ROWS_PAUSED_FIELD_NUMBER: builtins.int
     AUDITED_FIELD_NUMBER: builtins.int
+    ROW_MOVED_FIELD_NUMBER: builtins.int
+    MOVE_FAILED_FIELD_NUMBER: builtins.int
     PREFILL_STEP_FIELD_NUMBER: builtins.int
     @builtins.property
     def hello(self) -> Hello:
@@ -198,11 +206,11 @@ class SessionResponse(message.Message):
 
     @builtins.property
     def pair_joined(self) -> PairJoined:
-        """From a prefill worker: a pair connection is open."""
+        """A pair connection is open."""
 
     @builtins.property
     def pair_broken(self) -> PairBroken:
-        """From a prefill worker: a pair connection ended or could not be opened."""
+        """A pair connection ended or could not be opened."""
 
     @builtins.property
     def first_token(self) -> FirstToken:
@@ -249,6 +257,14 @@ class SessionResponse(message.Message):
         """From any worker: the answer to an audit."""
 
     @builtins.property
+    def row_moved(self) -> RowMoved:
+        """From a decode worker: a row's cache is whole on another, and the row is not stepped here any more."""
+
+    @builtins.property
+    def move_failed(self) -> MoveFailed:
+        """From a decode worker: a row goes on where it was."""
+
+    @builtins.property
     def prefill_step(self) -> PrefillStep:
         """From a prefill worker: one step is computed."""
 
@@ -269,13 +285,15 @@ class SessionResponse(message.Message):
         load: LoadReport | None = ...,
         rows_paused: RowsPaused | None = ...,
         audited: Audited | None = ...,
+        row_moved: RowMoved | None = ...,
+        move_failed: MoveFailed | None = ...,
         prefill_step: PrefillStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["audited", b"audited", "event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["audited", b"audited", "event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "move_failed", b"move_failed", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "row_moved", b"row_moved", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["audited", b"audited", "event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["audited", b"audited", "event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "move_failed", b"move_failed", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "row_moved", b"row_moved", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["hello", "pair_joined", "pair_broken", "first_token", "prefill_ended", "granted", "refused", "written", "released", "step_done", "quarantine_overdue", "load", "rows_paused", "audited", "prefill_step"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["hello", "pair_joined", "pair_broken", "first_token", "prefill_ended", "granted", "refused", "written", "released", "step_done", "quarantine_overdue", "load", "rows_paused", "audited", "row_moved", "move_failed", "prefill_step"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -1192,5 +1210,89 @@ class LoadReport(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_free", b"blocks_free", "blocks_quarantined", b"blocks_quarantined", "cpu_s", b"cpu_s", "handoffs", b"handoffs", "progress", b"progress", "rss_bytes", b"rss_bytes", "running", b"running", "step_s", b"step_s", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class MoveRow(message.Message):
+    """Copies a row's cache into a reservation on another decode worker while the row goes on."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    TO_FIELD_NUMBER: builtins.int
+    DECODE_FIELD_NUMBER: builtins.int
+    attempt: builtins.str
+    """The row's attempt."""
+    to: builtins.str
+    """The attempt that has the reservation there, and goes on with the row."""
+    decode: builtins.str
+    """Incarnation of the other decode worker."""
+    def __init__(
+        self,
+        *,
+        attempt: builtins.str = ...,
+        to: builtins.str = ...,
+        decode: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "decode", b"decode", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RowMoved(message.Message):
+    """A row has moved."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    TO_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    attempt: builtins.str
+    """The row's attempt here."""
+    to: builtins.str
+    """The attempt there."""
+    position: builtins.int
+    """Length of the token log, in tokens, when the row's last step here was done."""
+    def __init__(
+        self,
+        *,
+        attempt: builtins.str = ...,
+        to: builtins.str = ...,
+        position: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "position", b"position", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class MoveFailed(message.Message):
+    """A row could not be moved."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    TO_FIELD_NUMBER: builtins.int
+    DETAIL_FIELD_NUMBER: builtins.int
+    attempt: builtins.str
+    """The row's attempt here."""
+    to: builtins.str
+    """The attempt that had the reservation there."""
+    detail: builtins.str
+    """Why, in words."""
+    def __init__(
+        self,
+        *,
+        attempt: builtins.str = ...,
+        to: builtins.str = ...,
+        detail: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "detail", b"detail", "to", b"to"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -20,7 +20,7 @@ from router.ports import (
     VerifiedWorker,
     WorkerView,
 )
-from twinpool.errors import DuplicateRequestId, InvalidRequest, TwinpoolError
+from twinpool.errors import DuplicateRequestId, InvalidRequest, StartFailed, TwinpoolError, UnknownWorker
 from twinpool.messages import BlockCounts, HeldAttempt, LoadReport
 from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, WorkerState
 
@@ -197,3 +197,31 @@ class FakePairs:
         await self.go.wait()
         pair = PairView(prefill, decode, "shm", ready=False)
         return PairCheck(pair, Hop.HANDOFF, "it stopped", Timing(prefill_s=0.5))
+
+
+class FakePools:
+    """Notes what it is told; knows one prefill and two decode workers."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def set_size(self, pool: Pool, size: int) -> int:
+        if size == 0:
+            raise InvalidRequest("size", "a pool has at least one worker")
+        self.told.append((pool, size))
+        return len(self.all_of(pool))
+
+    def drain(self, worker_id: str) -> None:
+        if worker_id not in self.all_of(Pool.DECODE):
+            raise UnknownWorker(f"there is no worker {worker_id!r}")
+        self.told.append(worker_id)
+
+    async def renew(self, worker_ids: list[str]) -> AsyncGenerator[tuple[str, str], None]:
+        for worker_id in worker_ids:
+            if worker_id == "prefill-0":
+                raise StartFailed(f"{worker_id} is not ready again")
+            self.told.append(worker_id)
+            yield worker_id, f"{worker_id}-new"
+
+    def all_of(self, pool: Pool) -> list[str]:
+        return ["decode-0", "decode-1"] if pool is Pool.DECODE else ["prefill-0"]

@@ -14,9 +14,17 @@ from google.rpc import error_details_pb2, status_pb2
 
 from router.metrics import Metrics
 from router.server import Address, RouterServer, build_server
+from router.services.operations import OperationsService
 from router.text import Tokenizer
 from router.transport import SERVER_OPTIONS
-from tests.contract.router.fakes import CARD, ByteDetokenizer, ByteTokenizer, FakeDispatcher, FakePairs
+from tests.contract.router.fakes import (
+    CARD,
+    ByteDetokenizer,
+    ByteTokenizer,
+    FakeDispatcher,
+    FakePairs,
+    FakePools,
+)
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1.inference_pb2_grpc import InferenceStub
 from twinpool.v1.operations_pb2_grpc import OperationsStub
@@ -35,6 +43,7 @@ SMALL_WINDOWS = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 163
 class Shell:
     dispatcher: FakeDispatcher
     pairs: FakePairs
+    pools: FakePools
     metrics: Metrics
     server: RouterServer
     channel: grpc.aio.Channel
@@ -64,10 +73,10 @@ async def running_shell(
     options: Mapping[str, int] = MappingProxyType({}),
 ) -> AsyncIterator[Shell]:
     """options: of the transport, in place of the server's own."""
-    dispatcher, pairs, metrics = FakeDispatcher(), FakePairs(), Metrics()
+    dispatcher, pairs, pools, metrics = FakeDispatcher(), FakePairs(), FakePools(), Metrics()
     server = build_server(
         dispatcher=dispatcher,
-        pairs=pairs,
+        operations=OperationsService(dispatcher, pairs, pools),
         tokenizer=tokenizer or ByteTokenizer(),
         new_detokenizer=lambda skip_special_tokens: ByteDetokenizer(),
         card=CARD,
@@ -82,7 +91,7 @@ async def running_shell(
     ):
         try:
             addresses = (inference_bound, operations_bound)
-            yield Shell(dispatcher, pairs, metrics, server, channel, operations_channel, *addresses)
+            yield Shell(dispatcher, pairs, pools, metrics, server, channel, operations_channel, *addresses)
         finally:
             await server.stop(grace_s=0)
 

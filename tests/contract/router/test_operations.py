@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import grpc
+import pytest
 from google.rpc import error_details_pb2
 
 from router.calls import MOST_AT_ONCE
-from tests.contract.router.shell import Shell, detail, failure_of, reason_of
+from tests.contract.router.shell import Shell, detail, failure_of, fields_of, reason_of
+from twinpool.types import Pool
 from twinpool.v1 import operations_pb2 as pb
 
 PATIENCE_S = 10.0
@@ -91,3 +93,41 @@ async def test_a_verification_tells_what_each_worker_holds_and_what_is_wrong(she
     )
     assert (prefill.pool, prefill.answered) == (pb.POOL_PREFILL, False)
     assert list(prefill.problems) == ["no answer"]
+
+
+async def test_a_pool_is_resized(shell: Shell) -> None:
+    asked = pb.SetPoolSizeRequest(pool=pb.POOL_DECODE, size=5)
+    assert (await shell.operations.SetPoolSize(asked)).previous_size == 2
+    assert shell.pools.told == [(Pool.DECODE, 5)]
+
+
+async def test_a_worker_drains(shell: Shell) -> None:
+    await shell.operations.DrainWorker(pb.DrainWorkerRequest(worker_id="decode-1"))
+    assert shell.pools.told == ["decode-1"]
+
+
+async def test_a_pool_is_renewed_one_worker_after_the_other(shell: Shell) -> None:
+    stream = shell.operations.RestartWorkers(pb.RestartWorkersRequest(pool=pb.POOL_DECODE))
+    renewed = [(each.worker_id, each.incarnation) async for each in stream]
+    assert renewed == [("decode-0", "decode-0-new"), ("decode-1", "decode-1-new")]
+
+
+async def test_a_worker_that_does_not_come_back_ends_the_stream_typed(shell: Shell) -> None:
+    error = await failure_of(shell.operations.RestartWorkers(pb.RestartWorkersRequest(worker_id="prefill-0")))
+    assert (error.code(), reason_of(error)) == (grpc.StatusCode.UNAVAILABLE, "START_FAILED")
+
+
+async def test_changes_that_make_no_sense_name_their_field(shell: Shell) -> None:
+    for call, field in (
+        (shell.operations.SetPoolSize(pb.SetPoolSizeRequest(size=2)), "pool"),
+        (shell.operations.SetPoolSize(pb.SetPoolSizeRequest(pool=pb.POOL_PREFILL)), "size"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await call
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert fields_of(refusal.value) == [field]
+    error = await failure_of(shell.operations.RestartWorkers(pb.RestartWorkersRequest()))
+    assert (error.code(), fields_of(error)) == (grpc.StatusCode.INVALID_ARGUMENT, ["which"])
+    with pytest.raises(grpc.aio.AioRpcError) as unknown:
+        await shell.operations.DrainWorker(pb.DrainWorkerRequest(worker_id="nobody"))
+    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND

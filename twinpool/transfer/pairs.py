@@ -1,4 +1,4 @@
-"""A prefill worker's connections to decode workers: joined and closed off the threads of engine and session.
+"""A worker's connections to decode workers, for hand-offs: joined and closed off its engine's thread.
 
 A pair's life:
 
@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 
-from prefill_worker.loop import Accepted, Ended, Message, PairLost
-from twinpool.inbox import Inbox
-from twinpool.messages import Event, JoinPair, PairBroken, PairJoined, PrefillOutcome
+from twinpool.messages import Event, JoinPair, PairBroken, PairJoined
 from twinpool.transfer.port import HandoffSender, SenderEvents
 
 log = logging.getLogger(__name__)
@@ -25,16 +25,53 @@ Connect = Callable[[JoinPair, SenderEvents], HandoffSender]
 """Opens, checks and warms one pair's connection; raises what says why not."""
 
 
-class Pairs:
-    """All pairs of one prefill worker.
+class Ending(StrEnum):
+    """Why a hand-off goes no further, by the receiver's word."""
 
-    senders: the open pairs by decode incarnation, read by the engine.
+    REFUSED = "refused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The decode worker opened the reservation."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The hand-off cannot go on."""
+
+    attempt: str
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class PairLost:
+    """A pair's connection ended."""
+
+    decode: str
+    reason: str
+
+
+PairWord = Accepted | Ended | PairLost
+"""What an engine hears of its hand-offs."""
+
+
+class Pairs:
+    """All pairs of one worker.
+
+    senders: the open pairs by decode incarnation, read by the engine. tell: takes words to the engine; called
+    from the transports' threads.
     """
 
-    def __init__(self, connect: Connect, inbox: Inbox[Message], publish: Callable[[Event], None]) -> None:
+    def __init__(
+        self, connect: Connect, tell: Callable[[PairWord], None], publish: Callable[[Event], None]
+    ) -> None:
         self.senders: dict[str, HandoffSender] = {}
         self._connect = connect
-        self._inbox = inbox
+        self._tell = tell
         self._publish = publish
         self._lock = threading.Lock()
         self._pairs: dict[str, _Pair] = {}
@@ -49,7 +86,7 @@ class Pairs:
                 if sender is not None:
                     self._publish(PairJoined(command.decode, sender.transport))
             elif not self._closed:
-                pair = _Pair(command, self._inbox, self._ended)
+                pair = _Pair(command, self._tell, self._ended)
                 self._pairs[command.decode] = pair
                 self._start(lambda: self._join(pair))
 
@@ -72,7 +109,7 @@ class Pairs:
         self._pairs.pop(decode, None)
         sender = self.senders.pop(decode, None)
         if sender is not None:
-            self._inbox.post(PairLost(decode, "the pair was closed"))
+            self._tell(PairLost(decode, "the pair was closed"))
             # Waits for a copy in progress.
             self._start(sender.close)
 
@@ -105,26 +142,28 @@ class Pairs:
                 return
             del self._pairs[decode]
             self.senders.pop(decode, None)
-            self._inbox.post(PairLost(decode, reason))
+            self._tell(PairLost(decode, reason))
             self._publish(PairBroken(decode, reason))
 
 
 class _Pair:
     """One life of a pair: passes what its transport says on to the engine (it is the `SenderEvents`)."""
 
-    def __init__(self, command: JoinPair, inbox: Inbox[Message], ended: Callable[[_Pair, str], None]) -> None:
+    def __init__(
+        self, command: JoinPair, tell: Callable[[PairWord], None], ended: Callable[[_Pair, str], None]
+    ) -> None:
         self.command = command
-        self._inbox = inbox
+        self._tell = tell
         self._ended = ended
 
     def accepted(self, attempt: str) -> None:
-        self._inbox.post(Accepted(attempt))
+        self._tell(Accepted(attempt))
 
     def refused(self, attempt: str) -> None:
-        self._inbox.post(Ended(attempt, PrefillOutcome.REFUSED))
+        self._tell(Ended(attempt, Ending.REFUSED))
 
     def stop_requested(self, attempt: str) -> None:
-        self._inbox.post(Ended(attempt, PrefillOutcome.STOPPED))
+        self._tell(Ended(attempt, Ending.STOPPED))
 
     def pair_broken(self, decode: str, reason: str) -> None:  # noqa: ARG002 (the command says it)
         self._ended(self, reason)

@@ -1,0 +1,154 @@
+"""Empties workers that are to leave, and says when they may.
+
+A prefill worker finishes its prompts. A decode worker's rows are moved while they go on (the staged copy of
+Llumnix, OSDI'24):
+
+    Reserve at the target ─► Granted: MoveRow to the source ─► RowMoved: Admit at the target, Evict here
+
+What is still there when the grace period ends is set back, and so resumed elsewhere from its token log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from router.scheduling.attempts import Attempts
+from router.scheduling.commands import Drained
+from router.scheduling.fleet import REJOIN_BACKOFF_S, Fleet, Worker
+from router.scheduling.outbox import Outbox
+from router.scheduling.placement import choose_target, reserved_tokens
+from router.scheduling.requests import Phase, RequestState, Setback
+from twinpool import messages as m
+from twinpool.types import Pool
+
+MOST_MOVES = 4
+"""Rows of one worker that move at a time: each is copied between its worker's steps."""
+GROWTH_TOKENS = 64
+"""Room for what a row writes while it is being copied."""
+
+
+@dataclass(slots=True)
+class _Link:
+    """The connection from a draining decode worker to one that stays; join_at: when to try (again)."""
+
+    joined: bool = False
+    join_at: float | None = 0.0
+    num_failures: int = 0
+
+
+class Draining:
+    """All workers that are to leave. most_rows: of one decode worker."""
+
+    def __init__(
+        self, fleet: Fleet, outbox: Outbox, attempts: Attempts, *, most_rows: int, reservation_ttl_s: float
+    ) -> None:
+        self._fleet = fleet
+        self._outbox = outbox
+        self._attempts = attempts
+        self._most_rows = most_rows
+        self._ttl_s = reservation_ttl_s
+        self._links: dict[tuple[str, str], _Link] = {}
+
+    def begin(self, worker: Worker, until: float) -> None:
+        """A worker is to leave; what it has until then is set back at `until`."""
+        worker.drains_until = until if worker.drains_until is None else min(until, worker.drains_until)
+        # Nothing moves to it any more.
+        for state in self._attempts.moving_rows():
+            if state.move is not None and state.move.decode_id == worker.worker_id:
+                self._attempts.drop_move(state)
+
+    def tick(self, now: float) -> None:
+        """Go on with every worker that is to leave."""
+        for worker in list(self._fleet.workers()):
+            if worker.drains_until is None:
+                continue
+            if now >= worker.drains_until:
+                self._set_back(worker, now)
+            elif worker.pool is Pool.DECODE:
+                self._join(worker, now)
+                self._start_moves(worker)
+            if self._is_empty(worker):
+                self._outbox.put(Drained(worker.worker_id, worker.incarnation))
+
+    # What workers say.
+
+    def joined(self, source: Worker, target: str) -> None:
+        """A draining worker has a connection to the incarnation `target`."""
+        if link := self._links.get((source.incarnation, target)):
+            link.joined, link.join_at = True, None
+
+    def broken(self, source: Worker, target: str, now: float) -> None:
+        """It has none any more."""
+        if link := self._links.get((source.incarnation, target)):
+            backoff = REJOIN_BACKOFF_S[min(link.num_failures, len(REJOIN_BACKOFF_S) - 1)]
+            link.joined, link.join_at = False, now + backoff
+            link.num_failures += 1
+
+    def moved(self, message: m.RowMoved, now: float) -> None:
+        """A row's cache is over there, and nobody steps it."""
+        state = self._attempts.current(message.attempt, Phase.DECODING)
+        if state is None:
+            return
+        if state.move is None or state.move.attempt != message.to or message.position != len(state.log):
+            # The reservation was lost, or given up, while the last word was on its way.
+            self._attempts.set_back(state, Setback.DRAINED, "its reservation elsewhere is gone", now)
+            return
+        self._attempts.switch(state)
+
+    def move_failed(self, message: m.MoveFailed) -> None:
+        """A row stays where it is, until the next tick tries again."""
+        if state := self._attempts.moving(message.to):
+            self._attempts.drop_move(state)
+
+    def target_lost(self, worker_id: str) -> None:
+        """A decode worker to which rows are moving is gone."""
+        for state in self._attempts.moving_rows():
+            if state.move is not None and state.move.decode_id == worker_id:
+                self._attempts.drop_move(state, target_holds=False)
+
+    def worker_left(self, worker: Worker) -> None:
+        """Forget a worker's connections."""
+        self._links = {ends: link for ends, link in self._links.items() if worker.incarnation not in ends}
+
+    def _join(self, source: Worker, now: float) -> None:
+        for target in self._fleet.staying(Pool.DECODE):
+            link = self._links.setdefault((source.incarnation, target.incarnation), _Link())
+            if link.join_at is not None and now >= link.join_at:
+                link.join_at = None
+                join = m.JoinPair(target.incarnation, target.hello.endpoint)
+                self._outbox.send(source.worker_id, join)
+
+    def _start_moves(self, source: Worker) -> None:
+        """The oldest first, as far as there is room elsewhere."""
+        targets = {
+            target
+            for (start, target), link in self._links.items()
+            if start == source.incarnation and link.joined
+        }
+        rows = [state for state in self._on(source) if state.phase is Phase.DECODING]
+        num_moving = sum(state.move is not None for state in rows)
+        for state in rows:
+            if num_moving >= MOST_MOVES:
+                return
+            if state.move is not None:
+                continue
+            num_tokens = min(reserved_tokens(state) + GROWTH_TOKENS, state.most_tokens)
+            target = choose_target(self._fleet, state, num_tokens, targets, most_rows=self._most_rows)
+            if target is not None:
+                self._attempts.reserve_move(state, target, num_tokens, self._ttl_s)
+                num_moving += 1
+
+    def _set_back(self, worker: Worker, now: float) -> None:
+        for state in self._on(worker):
+            self._attempts.set_back(state, Setback.DRAINED, f"{worker.worker_id} leaves", now)
+
+    def _is_empty(self, worker: Worker) -> bool:
+        if self._on(worker) or worker.charged or worker.leaving:
+            return False
+        return worker.load.running == worker.load.waiting == worker.load.blocks_quarantined == 0
+
+    def _on(self, worker: Worker) -> list[RequestState]:
+        """Requests that a worker still works for, the oldest first."""
+        past_prefill = (Phase.DECODING,) if worker.pool is Pool.PREFILL else ()
+        placed = self._attempts.placed_on(worker.worker_id)
+        return [state for state in placed if state.phase not in past_prefill]

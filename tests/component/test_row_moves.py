@@ -1,0 +1,155 @@
+"""A row moves from one decode worker to another while it goes on: every token is the reference's."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from decode_worker.worker import DecodeWorker
+from tests.component.router_double import DrivenSession, RouterDouble, greedy
+from tests.component.running_workers import NUM_BLOCKS, RunningWorkers
+from tests.reference import ReferenceCase, reference_case
+from twinpool.messages import (
+    Admit,
+    Evict,
+    Granted,
+    Hello,
+    JoinPair,
+    LeavePair,
+    MoveFailed,
+    MoveRow,
+    PairJoined,
+    Released,
+    Reserve,
+    Revoke,
+    RowMoved,
+)
+from twinpool.types import Pool
+
+NUM_TOKENS = 24
+
+
+@dataclass
+class Target:
+    """The other decode worker, and the router's session with it."""
+
+    session: DrivenSession
+    hello: Hello
+
+
+@pytest.fixture(scope="module")
+def other(shared_workers: RunningWorkers) -> Iterator[str]:
+    """The address of a second decode worker."""
+    worker = DecodeWorker(shared_workers.spec(Pool.DECODE))
+    yield f"127.0.0.1:{worker.start()}"
+    worker.stop()
+
+
+@pytest.fixture
+async def target(router: RouterDouble, other: str) -> AsyncIterator[Target]:
+    """Joined with the first one, which sends; at rest again after the test."""
+    session = DrivenSession(other)
+    hello = await session.open()
+    router.decode.send(JoinPair(hello.incarnation, hello.endpoint))
+    await router.decode.event(PairJoined)
+    yield Target(session, hello)
+    await session.reports(blocks_free=NUM_BLOCKS)
+    await session.close()
+
+
+async def reserve(router: RouterDouble, target: Target, num_tokens: int) -> str:
+    """Room for a row that comes from the first worker."""
+    to = f"to-{secrets.token_hex(4)}"
+    target.session.send(Reserve(to, num_tokens, router.decode_hello.incarnation, 30.0))
+    await target.session.event(Granted, to)
+    return to
+
+
+def log_of(router: RouterDouble, attempt: str, first: int) -> tuple[int, ...]:
+    return (first, *(token.token for token in router.decode.row_tokens(attempt)))
+
+
+@pytest.mark.parametrize("name", ["1 tokens", "16 tokens", "31 tokens", "257 tokens", "600 tokens"])
+async def test_moved_row_goes_on_with_the_references_tokens(
+    router: RouterDouble, target: Target, name: str
+) -> None:
+    case = reference_case(name)
+    attempt, first = await router.start(case.prompt_ids, NUM_TOKENS)
+    await router.decode.tokens(attempt, 3)
+    to = await reserve(router, target, len(case.prompt_ids) + NUM_TOKENS)
+    router.decode.send(MoveRow(attempt, to, target.hello.incarnation))
+    moved = await router.decode.event(RowMoved, attempt)
+    log = log_of(router, attempt, first)
+    assert (moved.to, moved.position) == (to, len(log))
+    target.session.send(Admit(to, 0, len(case.prompt_ids), log, greedy(NUM_TOKENS)))
+    router.decode.send(Evict(attempt))
+    await router.decode.event(Released, attempt)
+    rest = await target.session.tokens(to, NUM_TOKENS - len(log))
+    assert len(log) < NUM_TOKENS
+    assert (*log, *rest) == case.output_ids
+    target.session.send(Evict(to))
+    await target.session.event(Released, to)
+
+
+async def start_long_row(router: RouterDouble) -> tuple[ReferenceCase, str, int]:
+    case = reference_case("257 tokens")
+    attempt, first = await router.start(case.prompt_ids, 200)
+    await router.decode.tokens(attempt, 1)
+    return case, attempt, first
+
+
+async def require_going_on(router: RouterDouble, case: ReferenceCase, attempt: str, first: int) -> None:
+    """The row is stepped where it was."""
+    tokens = await router.decode.tokens(attempt, NUM_TOKENS)
+    assert (first, *tokens)[:NUM_TOKENS] == case.output_ids
+    router.decode.send(Evict(attempt))
+    await router.decode.event(Released, attempt)
+
+
+async def test_row_goes_on_where_it_was_if_the_reservation_is_gone(
+    router: RouterDouble, target: Target
+) -> None:
+    case, attempt, first = await start_long_row(router)
+    router.decode.send(MoveRow(attempt, "never reserved", target.hello.incarnation))
+    failed = await router.decode.event(MoveFailed, attempt)
+    assert (failed.to, failed.detail) == ("never reserved", "refused")
+    await require_going_on(router, case, attempt, first)
+
+
+async def test_row_goes_on_where_it_was_if_it_outgrows_the_reservation(
+    router: RouterDouble, target: Target
+) -> None:
+    case, attempt, first = await start_long_row(router)
+    to = await reserve(router, target, 100)
+    router.decode.send(MoveRow(attempt, to, target.hello.incarnation))
+    assert (await router.decode.event(MoveFailed, attempt)).detail == "ValueError"
+    await require_going_on(router, case, attempt, first)
+
+
+async def test_row_goes_on_where_it_was_if_there_is_no_pair(router: RouterDouble, target: Target) -> None:
+    case, attempt, first = await start_long_row(router)
+    to = await reserve(router, target, 400)
+    router.decode.send(LeavePair(target.hello.incarnation), MoveRow(attempt, to, target.hello.incarnation))
+    assert "pair" in (await router.decode.event(MoveFailed, attempt)).detail
+    target.session.send(Revoke(to))
+    await require_going_on(router, case, attempt, first)
+
+
+async def test_evicted_row_leaves_nothing_on_either_side(router: RouterDouble, target: Target) -> None:
+    case, attempt, _ = await start_long_row(router)
+    to = await reserve(router, target, len(case.prompt_ids) + 100)
+    router.decode.send(MoveRow(attempt, to, target.hello.incarnation), Evict(attempt))
+    await router.decode.event(Released, attempt)
+    target.session.send(Revoke(to))
+    await target.session.event(Released, to)
+
+
+async def test_lost_session_frees_moving_rows_on_both_sides(router: RouterDouble, target: Target) -> None:
+    case, attempt, _ = await start_long_row(router)
+    to = await reserve(router, target, len(case.prompt_ids) + 100)
+    router.decode.send(MoveRow(attempt, to, target.hello.incarnation))
+    await router.decode.close()
+    target.session.send(Revoke(to))

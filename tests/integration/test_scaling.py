@@ -1,0 +1,201 @@
+"""Pools grow, shrink, drain and are renewed while clients read: no request fails, no token changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.integration.conftest import StartSystem
+from tests.integration.running import RunningSystem, quiesce
+from tests.reference import ReferenceCase, reference_case, reference_cases
+from twinpool.client.values import Completion
+from twinpool.config import RouterConfig
+from twinpool.errors import InvalidRequest, UnknownWorker
+from twinpool.types import Pool, WorkerState
+
+WAIT_S = 90.0
+NUM_STREAMS = 100
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def has_workers(system: RunningSystem, prefill: int, decode: int) -> bool:
+    """Just so many workers, all ready, and a canary has gone through every pair."""
+    status = system.operations.status()
+    ready = all(worker.state is WorkerState.READY for worker in status.workers)
+    sizes = (len(status.pool(Pool.PREFILL)), len(status.pool(Pool.DECODE)))
+    proven = sum(pair.ready for pair in status.pairs)
+    return ready and sizes == (prefill, decode) and proven == prefill * decode
+
+
+def resize(system: RunningSystem, prefill: int, decode: int) -> None:
+    system.operations.set_pool_size(Pool.PREFILL, prefill)
+    system.operations.set_pool_size(Pool.DECODE, decode)
+    until(lambda: has_workers(system, prefill, decode))
+
+
+@pytest.fixture(scope="module")
+def scaled(start_system: StartSystem) -> RunningSystem:
+    return start_system(decode=2, kv_memory_mib=128, router=RouterConfig(grace_s=30.0))
+
+
+@pytest.fixture
+def system(scaled: RunningSystem) -> Iterator[RunningSystem]:
+    """One prefill and two decode workers before, and nothing left after."""
+    resize(scaled, 1, 2)
+    yield scaled
+    quiesce(scaled)
+
+
+def moved(system: RunningSystem) -> float:
+    return system.metrics()['twinpool_row_moves_total{outcome="moved"}']
+
+
+def decoding(system: RunningSystem) -> list[str]:
+    return [worker.id for worker in system.operations.status().pool(Pool.DECODE) if worker.running]
+
+
+def ask(system: RunningSystem, case: ReferenceCase, num_tokens: int) -> Completion:
+    return system.client.complete(
+        case.prompt_ids, max_tokens=num_tokens, temperature=0.0, ignore_eos=True, timeout=240.0
+    )
+
+
+def test_rows_of_a_draining_worker_move_and_go_on_exactly(system: RunningSystem) -> None:
+    before = moved(system)
+    cases = [case for case in reference_cases() if 30 <= len(case.prompt_ids) <= 200][:8]
+    undisturbed = [ask(system, case, 120).token_ids for case in cases]
+    with ThreadPoolExecutor(len(cases)) as threads:
+        answers = [threads.submit(ask, system, case, 120) for case in cases]
+        until(lambda: len(decoding(system)) == 2)
+        system.operations.drain_worker("decode-1")
+        found = [answer.result(120.0) for answer in answers]
+    assert [answer.token_ids for answer in found] == undisturbed
+    assert [answer.token_ids[:24] for answer in found] == [case.output_ids for case in cases]
+    assert all(answer.num_resumes == 0 for answer in found)
+    assert {answer.workers.decode for answer in found} == {"decode-0"}
+    assert moved(system) > before
+    until(lambda: has_workers(system, 1, 1))
+
+
+def test_a_sampled_row_moves_as_if_nothing_had_happened(system: RunningSystem) -> None:
+    options = {"max_tokens": 150, "temperature": 1.0, "seed": 5, "ignore_eos": True}
+    undisturbed = system.client.complete("Once upon a time", **options)  # type: ignore[arg-type]
+    stream = system.client.generate("Once upon a time", **options)  # type: ignore[arg-type]
+    chunks = [next(stream), next(stream)]
+    (source,) = decoding(system)
+    system.operations.drain_worker(source)
+    chunks += list(stream)
+    assert tuple(token for chunk in chunks for token in chunk.token_ids) == undisturbed.token_ids
+    summary = chunks[-1].summary
+    assert summary is not None
+    assert summary.workers.decode != source
+    assert summary.num_resumes == 0
+
+
+@pytest.mark.parametrize("struck", ["source", "target"])
+def test_streams_go_on_when_a_worker_dies_while_rows_move(system: RunningSystem, struck: str) -> None:
+    cases = [case for case in reference_cases() if len(case.prompt_ids) >= 300]
+    with ThreadPoolExecutor(len(cases)) as threads:
+        answers = [threads.submit(ask, system, case, 24) for case in cases]
+        until(lambda: len(decoding(system)) == 2)
+        pids = {worker.id: worker.pid for worker in system.operations.status().workers}
+        system.operations.drain_worker("decode-1")
+        os.kill(pids["decode-1" if struck == "source" else "decode-0"], signal.SIGKILL)
+        found = [answer.result(120.0) for answer in answers]
+    assert [answer.token_ids for answer in found] == [case.output_ids for case in cases]
+    until(lambda: has_workers(system, 1, 1))
+
+
+def test_a_worker_without_a_neighbour_drains_within_its_grace_and_its_rows_resume(
+    start_system: StartSystem,
+) -> None:
+    system = start_system(router=RouterConfig(grace_s=1.0))
+    case = reference_case("plain")
+    stream = system.client.generate(case.prompt_ids, max_tokens=200, temperature=0.0, ignore_eos=True)
+    chunks = [next(stream), next(stream)]
+    renewed = list(system.operations.restart("decode-0", timeout=WAIT_S))
+    assert [worker_id for worker_id, _ in renewed] == ["decode-0"]
+    chunks += list(stream)
+    tokens = [token for chunk in chunks for token in chunk.token_ids]
+    assert len(tokens) == 200
+    assert tuple(tokens[:24]) == case.output_ids
+    quiesce(system)
+    system.stop()
+
+
+def test_a_pool_is_renewed_one_by_one_under_load(system: RunningSystem) -> None:
+    before = {worker.id: worker.incarnation for worker in system.operations.status().workers}
+    over = threading.Event()
+    cases = [case for case in reference_cases() if len(case.prompt_ids) <= 100]
+
+    def ask_on(case: ReferenceCase) -> bool:
+        while not over.is_set():
+            if ask(system, case, 24).token_ids != case.output_ids:
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        askers = [threads.submit(ask_on, case) for case in cases[:4]]
+        try:
+            renewed = dict(system.operations.restart(Pool.DECODE, timeout=WAIT_S))
+            renewed |= dict(system.operations.restart("prefill-0", timeout=WAIT_S))
+        finally:
+            over.set()
+        assert all(asker.result(60.0) for asker in askers)
+    assert set(renewed) == set(before)
+    until(lambda: has_workers(system, 1, 2))
+    now = {worker.id: worker.incarnation for worker in system.operations.status().workers}
+    assert now == renewed
+    assert not set(now.values()) & set(before.values())
+
+
+@pytest.mark.timeout(400)
+def test_a_hundred_streams_read_on_while_both_pools_grow_threefold_and_shrink_again(
+    system: RunningSystem,
+) -> None:
+    resize(system, 1, 1)
+    cases = [case for case in reference_cases() if len(case.prompt_ids) <= 200]
+    over = threading.Event()
+
+    def ask_on(index: int) -> list[str]:
+        """What came out wrong."""
+        wrong = []
+        while not over.is_set():
+            case = cases[index % len(cases)]
+            answer = ask(system, case, 24)
+            wrong += [case.name] if answer.token_ids != case.output_ids else []
+        return wrong
+
+    with ThreadPoolExecutor(NUM_STREAMS) as threads:
+        askers = [threads.submit(ask_on, index) for index in range(NUM_STREAMS)]
+        try:
+            resize(system, 3, 3)
+            resize(system, 1, 1)
+        finally:
+            over.set()
+        assert [wrong for asker in askers for wrong in asker.result(240.0)] == []
+
+
+def test_what_cannot_be_scaled_is_refused(system: RunningSystem) -> None:
+    with pytest.raises(InvalidRequest):
+        system.operations.set_pool_size(Pool.DECODE, 0)
+    with pytest.raises(InvalidRequest):
+        system.operations.set_pool_size(Pool.DECODE, 100_000)
+    with pytest.raises(UnknownWorker):
+        system.operations.drain_worker("decode-77")
+    with pytest.raises(InvalidRequest, match="only worker"):
+        system.operations.drain_worker("prefill-0")
+    with pytest.raises(UnknownWorker):
+        list(system.operations.restart("nobody"))
