@@ -34,9 +34,9 @@ class Arrivals:
             del self._arrivals[request_id]
 
     def abort(self, request_id: str) -> bool:
-        """Mark a request as aborted; False if it is not arriving."""
+        """Mark a request as aborted; False if it is not arriving, or is marked already: it is ended once."""
         arrival = self._arrivals.get(request_id)
-        if arrival is None:
+        if arrival is None or arrival.aborted:
             return False
         arrival.aborted = True
         return True

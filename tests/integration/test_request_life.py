@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.integration.running import RunningSystem
 from twinpool.types import FinishReason
 
 PROMPT = "The capital of France is"
+NUM_IN_STORM = 100
 
 
 def test_prompt_is_read_by_one_process_and_tokens_are_made_by_another(system: RunningSystem) -> None:
@@ -83,10 +86,31 @@ def test_leaving_the_iterator_ends_the_work_in_both_pools(system: RunningSystem)
 def test_abort_ends_the_stream_well_and_is_idempotent(system: RunningSystem) -> None:
     stream = system.client.generate(PROMPT, max_tokens=400, ignore_eos=True, request_id="to-abort")
     next(stream)
-    assert system.client.abort(["to-abort", "never-seen"]) == {"to-abort": True, "never-seen": False}
+    outcomes = system.client.abort(["to-abort", "never-seen", "to-abort"])
+    assert outcomes == {"to-abort": True, "never-seen": False}
     chunks = list(stream)
     assert chunks[-1].finish_reason is FinishReason.ABORT
     assert system.client.abort("to-abort") == {"to-abort": False}
+
+
+def test_abort_of_a_finished_request_is_harmless(system: RunningSystem) -> None:
+    system.client.complete(PROMPT, max_tokens=2, temperature=0.0, request_id="finished")
+    assert system.client.abort("finished") == {"finished": False}
+
+
+def test_storm_of_aborts_ends_each_request_once(system: RunningSystem) -> None:
+    streams = [system.client.generate(PROMPT, max_tokens=200, ignore_eos=True) for _ in range(NUM_IN_STORM)]
+    waiting = {stream.request_id for stream in streams}
+    times_ended: Counter[str] = Counter()
+    while waiting:
+        aborted = system.client.abort(waiting)
+        # Once more at once: some may still be on their way to the queue.
+        aborted_again = system.client.abort(waiting)
+        for outcomes in (aborted, aborted_again):
+            times_ended.update(request_id for request_id, was in outcomes.items() if was)
+        waiting -= set(times_ended)
+    assert {list(stream)[-1].finish_reason for stream in streams} == {FinishReason.ABORT}
+    assert set(times_ended.values()) == {1}
 
 
 def test_chat_answers_from_the_models_own_template(system: RunningSystem) -> None:

@@ -90,7 +90,12 @@ def chunk_from(response: pb.GenerateResponse | pb.ChatResponse) -> Chunk:
 
 def aborted_from(response: pb.AbortResponse) -> dict[str, bool]:
     """For each id, whether a request was in flight and has been ended."""
-    return {result.request_id: result.outcome == pb.ABORT_OUTCOME_ABORTED for result in response.results}
+    aborted = {result.request_id: False for result in response.results}
+    # An id that was named twice is said to be over the second time.
+    aborted.update(
+        {each.request_id: True for each in response.results if each.outcome == pb.ABORT_OUTCOME_ABORTED}
+    )
+    return aborted
 
 
 def models_from(response: pb.ListModelsResponse) -> tuple[ModelCard, ...]:

@@ -95,13 +95,14 @@ class HeldTokenizer(ByteTokenizer):
         return super().apply_chat_template(messages)
 
 
-async def test_abort_reaches_a_request_that_is_still_being_tokenized() -> None:
+async def test_abort_reaches_a_request_that_is_still_being_tokenized_and_ends_it_once() -> None:
     tokenizer = HeldTokenizer()
     async with running_shell(tokenizer=tokenizer) as shell:
         call = shell.inference.Generate(pb.GenerateRequest(request_id="r", text="hello"))
         await asyncio.to_thread(tokenizer.asked.wait, PATIENCE_S)
-        answer = await shell.inference.Abort(pb.AbortRequest(request_ids=["r"]))
-        assert answer.results[0].outcome == pb.ABORT_OUTCOME_ABORTED
+        once, twice = [await shell.inference.Abort(pb.AbortRequest(request_ids=["r"])) for _ in range(2)]
+        assert once.results[0].outcome == pb.ABORT_OUTCOME_ABORTED
+        assert twice.results[0].outcome == pb.ABORT_OUTCOME_NOT_IN_FLIGHT
         tokenizer.go.set()
         (last,) = [message.chunk async for message in call]
         assert last.finish_reason == pb.FINISH_REASON_ABORT
