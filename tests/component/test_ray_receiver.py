@@ -187,6 +187,21 @@ def test_attempt_begins_once() -> None:
     assert events.last_words("a") == ["written"]
 
 
+def test_cache_that_could_not_be_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks, receiver = with_custody()
+    blocks.reserve("a", 2, WRITER)
+    sender = Sender(receiver)
+    sender.say("begin", "a")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(blocks.custody, "written", fail)
+    with pytest.raises(RuntimeError):
+        sender.say("written", "a", 0, [])
+    assert blocks.num_free() == 8
+
+
 def test_unknown_word_is_an_error() -> None:
     sender = Sender(listening(ReceiverLog()))
     with pytest.raises(ValueError, match="unknown word 'sing'"):

@@ -203,6 +203,11 @@ class RayReceiver:
             return
         if arriving.stopped or arriving.last_word is None:
             self._events.stopped(arriving.writer, arriving.attempt)
-        else:
-            _, checksums = arriving.last_word
+            return
+        _, checksums = arriving.last_word
+        try:
             self._events.written(arriving.writer, arriving.attempt, arriving.num_blocks, checksums)
+        except Exception:
+            # Forgotten here already: no later end of the pair would free its blocks.
+            self._events.stopped(arriving.writer, arriving.attempt)
+            raise
