@@ -30,6 +30,7 @@ _BY_REASON: dict[str, type[errors.TwinpoolError]] = {
         errors.PoolUnavailable,
         errors.WorkerLost,
         errors.ServerDraining,
+        errors.TakenOver,
         errors.SlowReader,
         errors.RequestCancelled,
         errors.DeadlineExceeded,
