@@ -45,7 +45,7 @@ test: pull ## run all tests; ARGS="-k name" picks some
 exactness: pull ## compare tokens with transformers' over the full grid (minutes)
 	@$(BIN)/python -m pytest -m exactness $(ARGS)
 
-chaos: pull ## send three hundred requests while workers are killed and stopped (minutes)
+chaos: pull ## send three hundred requests among dying workers; every fault at every moment (half an hour)
 	@$(BIN)/python -m pytest -m chaos -s $(ARGS)
 
 check: setup ## lint, formatting, types, import rules, proto contract

@@ -30,6 +30,7 @@ def configured(
     engine: EngineConfig | None = None,
     router: RouterConfig | None = None,
     checksum: bool = False,
+    quarantine_report_s: float = 2.0,
 ) -> ServeConfig:
     """A float32 system on free ports."""
     return ServeConfig(
@@ -39,7 +40,9 @@ def configured(
         ops_port=0,
         metrics_port=0,
         engine=engine or EngineConfig(dtype="float32", kv_memory_mib=kv_memory_mib),
-        handoff=HandoffConfig(transport=transport, checksum=checksum),
+        handoff=HandoffConfig(
+            transport=transport, checksum=checksum, quarantine_report_s=quarantine_report_s
+        ),
         router=router or RouterConfig(grace_s=2.0),
     )
 

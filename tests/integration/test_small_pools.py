@@ -10,9 +10,12 @@ import pytest
 
 from router.scheduling.commands import SchedulerCommand
 from router.scheduling.events import SchedulerEvent, WorkerSaid
+from tests.faults.plans import Point
+from tests.integration.asking import Asking
 from tests.integration.conftest import StartSystem
 from tests.integration.running import RunningSystem, quiesce
-from tests.reference import reference_cases
+from tests.integration.watched import start_watched, wait_until
+from tests.reference import reference_case, reference_cases
 from twinpool.config import EngineConfig, RouterConfig
 from twinpool.errors import InvalidRequest
 from twinpool.messages import StepDone
@@ -85,3 +88,30 @@ def test_absent_max_tokens_is_capped_to_what_fits(small: RunningSystem) -> None:
     next(stream)
     stream.close()
     quiesce(small)
+
+
+def test_rows_preempted_after_their_hand_off_go_on_as_the_reference(
+    start_system: StartSystem, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Seven hand-offs fill the decode pool, each row soon wants a block more, and three requests wait."""
+    watched = start_watched(
+        start_system,
+        tmp_path_factory.mktemp("faults") / "one",
+        engine=EngineConfig(dtype="float32", kv_memory_mib=16),
+        router=RouterConfig(grace_s=2.0, prefill_max_prompts=16),
+    )
+    case, first = reference_case("47 tokens"), reference_case("7 tokens")
+    # While the engine stands still, all come to wait for it: they are read, and grow, together.
+    held = watched.faults.arm(Point.PICKED, num_tokens=len(first.prompt_ids))
+    asking = [Asking(watched.system, first, 1)]
+    held.wait()
+    asking += [Asking(watched.system, case, len(case.output_ids)) for _ in range(10)]
+    wait_until(lambda: watched.worker("decode-0").blocks_used == 21)
+    wait_until(lambda: watched.status().queue.requests == 3)
+    held.release()
+    for each in asking:
+        each.end()
+        assert each.answered_exactly, each
+    assert any(each.summary and each.summary.num_resumes for each in asking)
+    watched.come_to_rest()
+    watched.system.stop()

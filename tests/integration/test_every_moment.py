@@ -1,0 +1,174 @@
+"""Whatever happens at whatever moment of a request, no token is lost, repeated or changed, and no block lost.
+
+The grid is every fault at every point over both transports. A request stands still at the point while its
+client leaves, aborts it, or lets its deadline pass, or while a worker of its pair is killed; or the worker
+that has come there dies, has a bug, stops or is slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.faults.plans import Action, Point
+from tests.integration.asking import Asking
+from tests.integration.conftest import StartSystem
+from tests.integration.watched import WatchedSystem, start_watched
+from tests.reference import reference_case
+from twinpool.config import EngineConfig, RouterConfig
+from twinpool.errors import DeadlineExceeded
+from twinpool.types import FinishReason
+
+CASE = reference_case("65 tokens")
+CHUNK_TOKENS = 32
+"""The prompt is read in three chunks, so that its cache moves in more than one push."""
+NUM_TOKENS = 6
+DEADLINE_S = 1.5
+
+
+class Fault(StrEnum):
+    """What happens at a point."""
+
+    LEAVE = "client leaves"
+    ABORT = "abort"
+    DEADLINE = "deadline"
+    PREFILL_CRASH = "prefill crash"
+    DECODE_CRASH = "decode crash"
+    DEATH = "death there"
+    BUG = "bug there"
+    STUCK = "stuck there"
+    SLOW = "slow there"
+
+
+ACTIONS = {
+    Fault.DEATH: Action.KILL,
+    Fault.BUG: Action.RAISE,
+    Fault.STUCK: Action.STOP,
+    Fault.SLOW: Action.SLEEP,
+}
+"""What a worker does by itself; at all other faults it stands still meanwhile."""
+TRANSPORTS = ("shm", "ray")
+NTH = {Point.STEP_BEGUN: 2, Point.STEP_DONE: 3, Point.TOKEN: 3}
+"""The second chunk is begun, the third ends the prompt; all else is the first time."""
+PHASES = (
+    (Point.RESERVED, Point.RECEIVED, Point.OFFERED, Point.BEGIN),
+    (Point.PICKED, Point.STEP_BEGUN, Point.STEP_DONE, Point.FIRST_TOKEN),
+    (Point.PUSH, Point.COPYING, Point.COPY_ENDED, Point.WRITTEN),
+    (Point.ADMITTED, Point.TOKEN),
+    (Point.FINISHED, Point.EVICTED),
+)
+
+Cell = tuple[str, Fault, Point]
+
+
+def pairwise_cover() -> list[Cell]:
+    """Each fault in each phase, each fault and each phase over each transport, and each point at least once.
+
+    Within a phase the faults take turns at the points, the transports along both. What a worker
+    does by itself ends much as a crash or not at all, and is left to the whole grid.
+    """
+    return [
+        (TRANSPORTS[(row + column) % 2], fault, points[row % len(points)])
+        for (row, fault), (column, points) in product(enumerate(Fault), enumerate(PHASES))
+        if fault not in ACTIONS
+    ]
+
+
+def cells() -> list[object]:
+    """The cover runs always, the whole grid with `make chaos`; transport by transport."""
+    cover = set(pairwise_cover())
+    return [
+        pytest.param(
+            transport,
+            fault,
+            point,
+            id=f"{transport}-{fault}-{point}".replace(" ", "-"),
+            marks=() if (transport, fault, point) in cover else pytest.mark.chaos,
+        )
+        for transport, fault, point in product(TRANSPORTS, Fault, Point)
+    ]
+
+
+class WatchedPairs:
+    """One pair for all cells of a transport; they come transport by transport, so one runs at a time."""
+
+    def __init__(self, start_system: StartSystem, folder: Path) -> None:
+        self._start_system = start_system
+        self._folder = folder
+        self._running: dict[str, WatchedSystem] = {}
+
+    def over(self, transport: str) -> WatchedSystem:
+        if transport not in self._running:
+            for other in self._running.values():
+                other.system.stop()
+            self._running[transport] = start_watched(
+                self._start_system,
+                self._folder / transport,
+                transport=transport,
+                engine=EngineConfig(dtype="float32", kv_memory_mib=32, prefill_budget_tokens=CHUNK_TOKENS),
+                router=RouterConfig(grace_s=2.0, stuck_after_s=4.0),
+            )
+        return self._running[transport]
+
+
+@pytest.fixture(scope="module")
+def pairs(start_system: StartSystem, tmp_path_factory: pytest.TempPathFactory) -> WatchedPairs:
+    return WatchedPairs(start_system, tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture
+def watched(pairs: WatchedPairs, transport: str) -> Iterator[WatchedSystem]:
+    """At rest, whatever the test did."""
+    watched = pairs.over(transport)
+    yield watched
+    watched.come_to_rest()
+
+
+def test_cover_is_pairwise() -> None:
+    cover = pairwise_cover()
+    phase_of = {point: phase for phase, points in enumerate(PHASES) for point in points}
+    faults = [fault for fault in Fault if fault not in ACTIONS]
+    assert {point for _, _, point in cover} == set(Point)
+    assert {(fault, phase_of[point]) for _, fault, point in cover} == set(product(faults, range(len(PHASES))))
+    assert {(transport, fault) for transport, fault, _ in cover} == set(product(TRANSPORTS, faults))
+    assert {(transport, phase_of[point]) for transport, _, point in cover} == set(
+        product(TRANSPORTS, range(len(PHASES)))
+    )
+
+
+@pytest.mark.parametrize(("transport", "fault", "point"), cells())
+def test_stream_and_blocks_survive(watched: WatchedSystem, fault: Fault, point: Point) -> None:
+    action = ACTIONS.get(fault, Action.HOLD)
+    armed = watched.faults.arm(point, num_tokens=len(CASE.prompt_ids), action=action, nth=NTH.get(point, 1))
+    timeout_s = DEADLINE_S if fault is Fault.DEADLINE else 60.0
+    asking = Asking(watched.system, CASE, NUM_TOKENS, timeout_s)
+    armed.wait()
+    over = point is Point.EVICTED
+    """The client has its whole answer already."""
+    match fault:
+        case Fault.LEAVE:
+            asking.leave()
+        case Fault.ABORT:
+            assert watched.system.client.abort(asking.request_id) == {asking.request_id: not over}
+        case Fault.DEADLINE:
+            asking.end()
+        case Fault.PREFILL_CRASH:
+            watched.kill("prefill-0")
+        case Fault.DECODE_CRASH:
+            watched.kill("decode-0")
+    armed.release()
+    asking.end()
+    assert asking.begins_exactly, asking
+    match fault:
+        case Fault.LEAVE:
+            assert asking.error is None
+        case Fault.ABORT if not over:
+            assert asking.finish_reason is FinishReason.ABORT
+        case Fault.DEADLINE if not over:
+            assert isinstance(asking.error, DeadlineExceeded)
+        case _:
+            assert asking.answered_exactly, asking
