@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
@@ -21,6 +23,7 @@ from twinpool.types import Pool, WorkerState
 
 WAIT_S = 90.0
 NUM_STREAMS = 100
+NUM_TOKENS = 120
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -72,17 +75,39 @@ def ask(system: RunningSystem, case: ReferenceCase, num_tokens: int) -> Completi
     )
 
 
-def test_rows_of_a_draining_worker_move_and_go_on_exactly(system: RunningSystem) -> None:
-    before = moved(system)
-    cases = [case for case in reference_cases() if 30 <= len(case.prompt_ids) <= 200][:8]
-    undisturbed = [ask(system, case, 120).token_ids for case in cases]
+@dataclass(frozen=True)
+class Long:
+    """Requests that run for seconds, and what an undisturbed run answers."""
+
+    cases: tuple[ReferenceCase, ...]
+    answers: tuple[tuple[int, ...], ...]
+
+
+@pytest.fixture(scope="module")
+def long(scaled: RunningSystem) -> Long:
+    cases = tuple(case for case in reference_cases() if 30 <= len(case.prompt_ids) <= 200)[:8]
     with ThreadPoolExecutor(len(cases)) as threads:
-        answers = [threads.submit(ask, system, case, 120) for case in cases]
+        answers = tuple(threads.map(lambda case: ask(scaled, case, NUM_TOKENS).token_ids, cases))
+    assert [answer[:24] for answer in answers] == [case.output_ids for case in cases]
+    return Long(cases, answers)
+
+
+@contextmanager
+def asked(system: RunningSystem, long: Long) -> Iterator[list[Completion]]:
+    """All are asked at once, and both decode workers are at work; afterwards all answers are there, exact."""
+    found: list[Completion] = []
+    with ThreadPoolExecutor(len(long.cases)) as threads:
+        answers = [threads.submit(ask, system, case, NUM_TOKENS) for case in long.cases]
         until(lambda: len(decoding(system)) == 2)
+        yield found
+        found += [answer.result(240.0) for answer in answers]
+    assert tuple(answer.token_ids for answer in found) == long.answers
+
+
+def test_rows_of_a_draining_worker_move_and_go_on_exactly(system: RunningSystem, long: Long) -> None:
+    before = moved(system)
+    with asked(system, long) as found:
         system.operations.drain_worker("decode-1")
-        found = [answer.result(120.0) for answer in answers]
-    assert [answer.token_ids for answer in found] == undisturbed
-    assert [answer.token_ids[:24] for answer in found] == [case.output_ids for case in cases]
     assert all(answer.num_resumes == 0 for answer in found)
     assert {answer.workers.decode for answer in found} == {"decode-0"}
     assert moved(system) > before
@@ -104,18 +129,26 @@ def test_a_sampled_row_moves_as_if_nothing_had_happened(system: RunningSystem) -
     assert summary.num_resumes == 0
 
 
-@pytest.mark.parametrize("struck", ["source", "target"])
-def test_streams_go_on_when_a_worker_dies_while_rows_move(system: RunningSystem, struck: str) -> None:
-    cases = [case for case in reference_cases() if len(case.prompt_ids) >= 300]
-    with ThreadPoolExecutor(len(cases)) as threads:
-        answers = [threads.submit(ask, system, case, 24) for case in cases]
-        until(lambda: len(decoding(system)) == 2)
-        pids = {worker.id: worker.pid for worker in system.operations.status().workers}
+@pytest.mark.parametrize("struck", ["decode-0", "decode-1"])
+def test_streams_go_on_when_source_or_target_dies_while_rows_move(
+    system: RunningSystem, long: Long, struck: str
+) -> None:
+    pids = {worker.id: worker.pid for worker in system.operations.status().workers}
+    with asked(system, long):
         system.operations.drain_worker("decode-1")
-        os.kill(pids["decode-1" if struck == "source" else "decode-0"], signal.SIGKILL)
-        found = [answer.result(120.0) for answer in answers]
-    assert [answer.token_ids for answer in found] == [case.output_ids for case in cases]
+        os.kill(pids[struck], signal.SIGKILL)
     until(lambda: has_workers(system, 1, 1))
+
+
+def test_no_stream_fails_when_a_prefill_worker_dies_while_it_drains(
+    system: RunningSystem, long: Long
+) -> None:
+    resize(system, 2, 2)
+    pids = {worker.id: worker.pid for worker in system.operations.status().workers}
+    with asked(system, long):
+        system.operations.drain_worker("prefill-1")
+        os.kill(pids["prefill-1"], signal.SIGKILL)
+    until(lambda: has_workers(system, 1, 2))
 
 
 def test_a_worker_without_a_neighbour_drains_within_its_grace_and_its_rows_resume(
