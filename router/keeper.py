@@ -20,7 +20,7 @@ from typing import Any
 from router.dispatcher import RunningDispatcher
 from router.launcher import Launcher, StartedWorker
 from router.metrics import Metrics
-from router.scheduling.commands import Drained, ReplaceWorker
+from router.scheduling.commands import Drained, ReplaceCause, ReplaceWorker
 from router.seats import Roster, Seat
 from router.worker_session import WorkerSession
 from twinpool.config import ServeConfig
@@ -63,6 +63,7 @@ class PoolKeeper:
         self._broken = broken
         self._running: dict[str, StartedWorker] = {}
         self._tasks: dict[asyncio.Task[None], Seat | None] = {}
+        self._causes: dict[str, ReplaceCause] = {}
         self._kills: set[asyncio.Task[None]] = set()
         self._leaves_alive = False
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -102,6 +103,7 @@ class PoolKeeper:
         """End one life of a worker; its seat is filled again as after any other end."""
         worker = self._running.get(command.worker_id)
         if worker is not None and worker.incarnation == command.incarnation:
+            self._causes[command.worker_id] = command.cause
             task = asyncio.create_task(self._launcher.kill(worker))
             self._kills.add(task)
             task.add_done_callback(self._kills.discard)
@@ -150,6 +152,7 @@ class PoolKeeper:
             else:
                 num_failures = 0 if seat.was_ready else num_failures + 1
             seat.lost(reason)
+            cause = self._causes.pop(seat.worker_id, None) or _restart_reason(seat)
             log.log(
                 logging.INFO if seat.draining.is_set() else logging.WARNING,
                 "worker %s: %s",
@@ -160,7 +163,7 @@ class PoolKeeper:
                 self._give_up(seat, reason)
                 return
             if not seat.retired:
-                self._metrics.worker_restarted(seat.pool, _restart_reason(seat))
+                self._metrics.worker_restarted(seat.pool, cause)
 
     async def _live(self, seat: Seat) -> str:
         """One life of a seat's worker; why it ended. Raises StartFailed."""

@@ -9,6 +9,7 @@ import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from router import buckets
+from router.scheduling.commands import ReplaceCause
 from twinpool.types import FinishReason, Pool
 
 OTHER: Final = "other"
@@ -21,9 +22,9 @@ REJECTIONS = (
     *("invalid_request", "model_not_found", "duplicate_request_id"),
     *("queue_full", "pool_unavailable", "server_draining", OTHER),
 )
-HANDOFF_FAILURES = ("pair_lost", "expired", "refused", "checksum", "failed", OTHER)
+HANDOFF_FAILURES = ("pair_lost", "refused", "checksum", "failed", OTHER)
 MOVES = ("moved", "failed")
-RESTARTS = ("exited", "renewed", "session_lost", "start_failed", "quarantine_overdue", "stuck", OTHER)
+RESTARTS = ("exited", "renewed", "start_failed", *ReplaceCause, OTHER)
 RESUMES = ("expired", "preempted", "worker_lost", "handoff_failed", "engine_failed", "drained", OTHER)
 SETBACKS = ("refused", *RESUMES)
 PHASES = ("queue", "prefill", "handoff_wait", "decode")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from router.ports import Output
 from router.scheduling.requests import Setback
@@ -44,13 +45,21 @@ class ProbePair:
     decode: str
 
 
+class ReplaceCause(StrEnum):
+    """Why a worker that lives is replaced."""
+
+    STUCK = "stuck"
+    QUARANTINE_OVERDUE = "quarantine_overdue"
+
+
 @dataclass(frozen=True, slots=True)
 class ReplaceWorker:
-    """End this incarnation; the launcher starts another."""
+    """End this incarnation; the launcher starts another. reason: what was seen, in words."""
 
     worker_id: str
     incarnation: str
     reason: str
+    cause: ReplaceCause
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.scheduling.commands import ReplaceWorker
+from router.scheduling.commands import ReplaceCause, ReplaceWorker
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 
@@ -39,16 +39,18 @@ class StuckWatch:
         for worker in self._fleet.workers():
             if worker.is_stuck(now, self._stuck_after_s):
                 stands_s = now - worker.progressed_at
-                self._replace(worker, f"its engine has stood still for {stands_s:.1f} s", now)
+                why = f"its engine has stood still for {stands_s:.1f} s"
+                self._replace(worker, ReplaceCause.STUCK, why, now)
                 self._replacing = (worker.worker_id, now)
                 return
 
     def quarantine_overdue(self, attempt: str, writer: str, now: float) -> None:
         """A writer (an incarnation) does not let go of revoked blocks; said again while it lasts."""
         if worker := self._fleet.by_incarnation(writer):
-            self._replace(worker, f"keeps writing to revoked blocks of {attempt}", now)
+            why = f"keeps writing to revoked blocks of {attempt}"
+            self._replace(worker, ReplaceCause.QUARANTINE_OVERDUE, why, now)
 
-    def _replace(self, worker: Worker, why: str, now: float) -> None:
+    def _replace(self, worker: Worker, cause: ReplaceCause, why: str, now: float) -> None:
         if now - worker.replaced_at >= PATIENCE_S:
             worker.replaced_at = now
-            self._outbox.put(ReplaceWorker(worker.worker_id, worker.incarnation, why))
+            self._outbox.put(ReplaceWorker(worker.worker_id, worker.incarnation, why, cause))

@@ -167,7 +167,12 @@ def _stat_options() -> dict[str, Any]:
 
 def _graph_options() -> dict[str, Any]:
     return {
-        "legend": {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]},
+        "legend": {
+            "showLegend": True,
+            "displayMode": "table",
+            "placement": "bottom",
+            "calcs": ["lastNotNull", "max"],
+        },
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
 

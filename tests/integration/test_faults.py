@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from router.series import RESTARTS
 from tests.integration.conftest import StartSystem
 from tests.integration.running import READY_S, RunningSystem, quiesce, wait_until_ready
 from tests.reference import ReferenceCase, reference_case, reference_cases
@@ -57,18 +58,39 @@ def wait_for_rows(system: RunningSystem, worker_id: str) -> None:
         assert time.monotonic() < deadline
 
 
+REPLACED = {signal.SIGKILL: "exited", signal.SIGSTOP: "stuck"}
+"""Signals after which a worker is replaced, and the reason; it goes on after SIGTERM."""
+
+
+def num_replaced(system: RunningSystem, worker_id: str) -> dict[str, float]:
+    """How many workers of its pool were replaced, by reason."""
+    metrics, pool = system.metrics(), worker_id.partition("-")[0]
+    return {
+        reason: metrics[f'twinpool_worker_restarts_total{{pool="{pool}",reason="{reason}"}}']
+        for reason in RESTARTS
+    }
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 @pytest.mark.parametrize("worker_id", ["decode-0", "prefill-1"])
 def test_streams_go_on_exactly_when_a_worker_is_struck(
     system: RunningSystem, worker_id: str, number: signal.Signals
 ) -> None:
     cases = [case for case in reference_cases() if len(case.prompt_ids) > 40][:16]
+    before = num_replaced(system, worker_id)
     with ThreadPoolExecutor(len(cases)) as threads:
         answers = [threads.submit(ask, system, case) for case in cases]
         wait_for_rows(system, worker_id)
         strike(system, worker_id, number)
         found = [answer.result(120.0) for answer in answers]
     assert [answer.token_ids for answer in found] == [case.output_ids for case in cases]
+    if number in REPLACED:
+        deadline = time.monotonic() + READY_S
+        while num_replaced(system, worker_id) == before and time.monotonic() < deadline:
+            time.sleep(0.1)
+        reason = REPLACED[number]
+        expected = {**before, reason: before[reason] + 1}
+        assert num_replaced(system, worker_id) == expected
 
 
 def test_a_lost_stream_says_that_it_was_resumed(system: RunningSystem) -> None:

@@ -94,7 +94,9 @@ def test_a_hand_off_is_counted_for_its_own_pairs_transport_even_once_its_writer_
     ray = bench.fleet.scheduler.fleet.pair("p1", "d0")
     assert ray is not None
     ray.transport = "ray"
-    bench.fleet.scheduler.fleet.remove("p0")
+    first = next(bench.fleet.scheduler.fleet.pairs())
+    assert first is not ray
+    first.proven = False
     bench.observations.arrived(USER, bench.fleet.now)
     bench.fleet.arrives(USER)
     for command in bench.fleet.grants():

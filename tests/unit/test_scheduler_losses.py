@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.scheduling.commands import ProbePair, ReplaceWorker, Send
+from router.scheduling.commands import ProbePair, ReplaceCause, ReplaceWorker, Send
 from router.scheduling.events import PairFailed, PairProven, WorkerDown
 from router.scheduling.fleet import PROBE_AGAIN_S
 from router.scheduling.requests import Phase, Setback
@@ -348,6 +348,7 @@ def test_a_writer_that_does_not_let_go_is_replaced() -> None:
     assert isinstance(command, ReplaceWorker)
     assert (command.worker_id, command.incarnation) == ("p0", "p0-1")
     assert "try-9" in command.reason
+    assert command.cause is ReplaceCause.QUARANTINE_OVERDUE
 
 
 def test_a_writer_is_not_replaced_again_while_its_replacement_is_under_way() -> None:

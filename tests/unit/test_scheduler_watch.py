@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.scheduling.commands import ReplaceWorker
+from router.scheduling.commands import ReplaceCause, ReplaceWorker
 from router.scheduling.watch import OWN_STALL_S, PATIENCE_S
 from tests.unit.small_fleet import SmallFleet, replaced
 from twinpool import messages as m
@@ -76,6 +76,12 @@ def test_after_a_stall_of_the_routers_own_nobody_is_blamed() -> None:
     assert fleet.passes(OWN_STALL_S + 0.1) == []
     assert fleet.beats(5) == []
     assert replaced(fleet.beats(0.5, "p0")) == ["d0"]
+
+
+def test_a_stuck_worker_is_replaced_for_that() -> None:
+    fleet = SmallFleet()
+    causes = [each.cause for each in fleet.beats(5.5, "p0") if isinstance(each, ReplaceWorker)]
+    assert causes == [ReplaceCause.STUCK]
 
 
 def test_a_tick_that_is_only_late_forgives_nothing() -> None:
