@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from pathlib import Path
 
@@ -19,7 +20,18 @@ def test_work_takes_processor_time() -> None:
     assert cpu_seconds() > before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident now")
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident now")
+
+
+@only_linux
+def test_memory_that_is_only_mapped_is_not_resident() -> None:
+    size = 256 * 1024 * 1024
+    before = resident_bytes()
+    with mmap.mmap(-1, size):
+        assert resident_bytes() - before < size // 2
+
+
+@only_linux
 def test_memory_that_is_touched_is_resident_and_falls_when_it_is_freed() -> None:
     size = 64 * 1024 * 1024
     before = resident_bytes()
