@@ -2,7 +2,7 @@
 
 The grid is every fault at every point over both transports. A request stands still at the point while its
 client leaves, aborts it, or lets its deadline pass, or while a worker of its pair is killed; or the worker
-that has come there dies, has a bug, stops or is slow.
+that has come there dies, has a bug, stops or is slow. A neighbour is somewhere on its way meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ CASE = reference_case("65 tokens")
 CHUNK_TOKENS = 32
 """The prompt is read in three chunks, so that its cache moves in more than one push."""
 NUM_TOKENS = 6
-DEADLINE_S = 1.5
+NEIGHBOUR = reference_case("49 tokens")
+NUM_NEIGHBOURS_TOKENS = 12
+DEADLINE_S = 2.0
 
 
 class Fault(StrEnum):
@@ -145,6 +147,7 @@ def test_stream_and_blocks_survive(watched: WatchedSystem, fault: Fault, point: 
     action = ACTIONS.get(fault, Action.HOLD)
     armed = watched.faults.arm(point, num_tokens=len(CASE.prompt_ids), action=action, nth=NTH.get(point, 1))
     timeout_s = DEADLINE_S if fault is Fault.DEADLINE else 60.0
+    neighbour = Asking(watched.system, NEIGHBOUR, NUM_NEIGHBOURS_TOKENS)
     asking = Asking(watched.system, CASE, NUM_TOKENS, timeout_s)
     armed.wait()
     over = point is Point.EVICTED
@@ -162,6 +165,8 @@ def test_stream_and_blocks_survive(watched: WatchedSystem, fault: Fault, point: 
             watched.kill("decode-0")
     armed.release()
     asking.end()
+    neighbour.end()
+    assert neighbour.answered_exactly, neighbour
     assert asking.begins_exactly, asking
     match fault:
         case Fault.LEAVE:
