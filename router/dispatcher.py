@@ -12,6 +12,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from router.auditor import Auditor
@@ -52,6 +53,7 @@ from router.worker_session import WorkerSession
 from twinpool.config import ServeConfig
 from twinpool.errors import DuplicateRequestId, PoolUnavailable, QueueFull, ServerDraining
 from twinpool.messages import Audited, Command, Event, Hello, Prefill
+from twinpool.types import Pool
 
 log = logging.getLogger(__name__)
 TICK_S = 0.1
@@ -97,6 +99,8 @@ class RunningDispatcher:
         self._model_name = model_name
         self._roster = roster
         self._clock = clock
+        self._began_at = clock()
+        self._totals = metrics.totals
         self._drain_rate = DrainRate()
         self._observations = Observations(metrics, self.scheduler.fleet, self.scheduler.user_request)
         self._streams: dict[str, OutputStream] = {}
@@ -136,7 +140,13 @@ class RunningDispatcher:
 
     def snapshot(self) -> Snapshot:
         """The state now."""
-        return take_snapshot(self._model_name, self.serving, self.scheduler, self._roster)
+        state = take_snapshot(self._model_name, self.serving, self.scheduler, self._roster)
+        most_running = {
+            Pool.PREFILL: self._config.router.prefill_max_prompts,
+            Pool.DECODE: self._config.engine.max_batch_rows,
+        }
+        totals = replace(self._totals, uptime_s=self._clock() - self._began_at)
+        return replace(state, most_running=most_running, totals=totals)
 
     async def verify(self) -> Verification:
         """Who holds what; see `Dispatcher.verify`."""

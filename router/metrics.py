@@ -22,6 +22,7 @@ from router.series import (
     RequestSeries,
     WorkerSeries,
 )
+from router.totals import Totals
 from twinpool.types import FinishReason, Pool, Timing, Usage
 
 
@@ -29,13 +30,15 @@ class Metrics:
     """Every counter and histogram, in a registry of its own; unknown label values become "other".
 
     Beside Twinpool's own it has the usual process_* metrics of the router's process (on Linux).
-    Belongs to the event loop's thread; `registry` may be collected from any.
+    Belongs to the event loop's thread; `registry` may be collected from any. totals: the sums of it that
+    `twinpool top` shows.
     """
 
     def __init__(self) -> None:
         # Creation times would double the number of series, and no dashboard asks for them.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self.totals = Totals()
         self._requests = RequestSeries(self.registry)
         self._latencies = LatencySeries(self.registry)
         self._handoffs = HandoffSeries(self.registry)
@@ -62,8 +65,21 @@ class Metrics:
     def request_rejected(self, reason: str) -> None:
         """Count a request refused at the door or by the queue. reason: the error's."""
         self._requests.rejections.labels(_known(reason.lower(), REJECTIONS)).inc()
+        self.totals.requests_rejected += 1
 
     # Requests, told by the dispatcher; canaries are not.
+
+    def request_admitted(self) -> None:
+        """A request is queued."""
+        self.totals.requests_admitted += 1
+
+    def request_left(self) -> None:
+        """A request's client has gone before its end."""
+        self.totals.requests_left += 1
+
+    def request_failed(self) -> None:
+        """An admitted request ended with an error."""
+        self.totals.requests_failed += 1
 
     def request_expired(self, phase: str) -> None:
         """A request's deadline passed. phase: one of PHASES; in any other none is counted."""
@@ -74,16 +90,23 @@ class Metrics:
         """A request's first token came, ttft_s after its arrival; num_tokens with those that came with it."""
         self._latencies.ttft.observe(ttft_s)
         self._requests.generation_tokens_total.inc(num_tokens)
+        self.totals.first_tokens += 1
+        self.totals.ttft_sum_s += ttft_s
+        self.totals.generation_tokens += num_tokens
 
     def token_gap(self, gap_s: float, num_tokens: int) -> None:
         """num_tokens more came together, gap_s after the one before: each took an equal share."""
         for _ in range(num_tokens):
             self._latencies.token_gap.observe(gap_s / num_tokens)
         self._requests.generation_tokens_total.inc(num_tokens)
+        self.totals.token_gaps += num_tokens
+        self.totals.token_gap_sum_s += gap_s
+        self.totals.generation_tokens += num_tokens
 
     def request_finished(self, reason: FinishReason, timing: Timing, usage: Usage) -> None:
         """A request ended well."""
         self._requests.finished.labels(reason.value).inc()
+        self.totals.requests_finished += 1
         self._requests.prompt_tokens.observe(usage.prompt_tokens)
         self._requests.prompt_tokens_total.inc(usage.prompt_tokens)
         self._requests.generation_tokens.observe(usage.completion_tokens)
@@ -116,14 +139,18 @@ class Metrics:
         self._workers.step.labels(pool.value).observe(seconds)
         self._workers.batch_size.labels(pool.value).observe(batch)
         self._workers.step_tokens.labels(pool.value).observe(num_tokens)
+        if pool is Pool.PREFILL:
+            self.totals.prefill_tokens += num_tokens
 
     def set_back(self, reason: str, *, resumed: bool) -> None:
         """An attempt ended before its choice did. reason: one of SETBACKS. resumed: it had tokens."""
         self._workers.setbacks.labels(_known(reason, SETBACKS)).inc()
         if reason == "preempted":
             self._workers.preemptions.inc()
+            self.totals.preemptions += 1
         if resumed:
             self._workers.resumes.labels(_known(reason, RESUMES)).inc()
+            self.totals.resumes += 1
 
     def worker_used(self, pool: Pool, worker_id: str, cpu_s: float) -> None:
         """A worker's process has used cpu_s more seconds of processor time."""
@@ -136,6 +163,7 @@ class Metrics:
     def worker_restarted(self, pool: Pool, reason: str) -> None:
         """A worker is being replaced. reason: one of RESTARTS."""
         self._lives.restarts.labels(pool.value, _known(reason, RESTARTS)).inc()
+        self.totals.worker_restarts += 1
 
     # The number of workers, told by whoever changes it.
 

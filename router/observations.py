@@ -54,14 +54,19 @@ class Observations:
         """A request is queued."""
         if request.pair is None:
             self._seen[request.request_id] = _Seen(len(request.prompt_ids), now, now)
+            self._metrics.request_admitted()
 
     def forget(self, request_id: str) -> None:
-        """A request ended without an ending."""
-        self._seen.pop(request_id, None)
+        """A request ended without an ending: its client has left."""
+        if self._seen.pop(request_id, None) is not None:
+            self._metrics.request_left()
 
     def failed(self, request_id: str, error: TwinpoolError) -> None:
         """A request ended with an error."""
-        if self._seen.pop(request_id, None) is not None and isinstance(error, DeadlineExceeded):
+        if self._seen.pop(request_id, None) is None:
+            return
+        self._metrics.request_failed()
+        if isinstance(error, DeadlineExceeded):
             self._metrics.request_expired(error.phase)
 
     def sent(self, worker_id: str, command: Command) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from router.totals import Totals
 from twinpool.messages import BlockCounts, HeldAttempt, LoadReport
 from twinpool.types import FinishReason, Pool, RowParams, ServedBy, Timing, WorkerState
 
@@ -75,7 +76,10 @@ class PairView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole system at one moment."""
+    """The whole system at one moment.
+
+    most_running: prompts given to a prefill worker at a time, rows of a decode batch. totals: so far.
+    """
 
     model: str
     serving: bool
@@ -86,6 +90,8 @@ class Snapshot:
     pairs: tuple[PairView, ...]
     handoffs_in_flight: int
     target_workers: dict[Pool, int]
+    most_running: dict[Pool, int] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
 
 
 @dataclass(frozen=True, slots=True)

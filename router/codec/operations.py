@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from types import MappingProxyType
 
 from router.canary import Hop, PairCheck
@@ -72,8 +73,10 @@ def status(snapshot: Snapshot) -> pb.Status:
         pairs=[_pair(pair) for pair in snapshot.pairs],
         handoffs_in_flight=snapshot.handoffs_in_flight,
         targets=[
-            pb.PoolTarget(pool=POOLS[each], size=size) for each, size in snapshot.target_workers.items()
+            pb.PoolTarget(pool=POOLS[each], size=size, most_running=snapshot.most_running.get(each, 0))
+            for each, size in snapshot.target_workers.items()
         ],
+        totals=pb.Totals(**asdict(snapshot.totals)),
     )
 
 

@@ -184,3 +184,35 @@ def test_a_late_timer_is_a_lag_and_an_early_one_is_none() -> None:
 def test_the_routers_own_process_is_there_under_the_usual_names(metrics: Metrics) -> None:
     for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds", "max_fds", "start_time_seconds"):
         assert (metrics.registry.get_sample_value(f"process_{name}") or 0) > 0
+
+
+def test_the_totals_are_the_metrics_own_sums(metrics: Metrics) -> None:
+    metrics.request_admitted()
+    metrics.request_left()
+    metrics.request_failed()
+    metrics.request_rejected("QUEUE_FULL")
+    metrics.first_token(0.5, 2)
+    metrics.token_gap(0.75, 3)
+    metrics.request_finished(FinishReason.LENGTH, TIMING, Usage(7, 5))
+    metrics.step(Pool.PREFILL, 0.1, batch=1, num_tokens=7)
+    metrics.step(Pool.DECODE, 0.1, batch=1, num_tokens=1)
+    metrics.set_back("preempted", resumed=True)
+    metrics.set_back("refused", resumed=False)
+    metrics.worker_restarted(Pool.DECODE, "exited")
+    totals = metrics.totals
+    counted = {
+        "requests_rejected": value(metrics, "admission_rejections_total", reason="queue_full"),
+        "requests_finished": value(metrics, "request_success_total", finished_reason="length"),
+        "first_tokens": value(metrics, "time_to_first_token_seconds_count"),
+        "ttft_sum_s": value(metrics, "time_to_first_token_seconds_sum"),
+        "token_gaps": value(metrics, "inter_token_latency_seconds_count"),
+        "token_gap_sum_s": value(metrics, "inter_token_latency_seconds_sum"),
+        "generation_tokens": value(metrics, "generation_tokens_total"),
+        "prefill_tokens": value(metrics, "iteration_tokens_sum", pool="prefill"),
+        "resumes": value(metrics, "resumes_total", reason="preempted"),
+        "preemptions": value(metrics, "preemptions_total"),
+        "worker_restarts": value(metrics, "worker_restarts_total", pool="decode", reason="exited"),
+    }
+    assert {name: getattr(totals, name) for name in counted} == pytest.approx(counted)
+    assert all(counted.values())
+    assert (totals.requests_admitted, totals.requests_left, totals.requests_failed) == (1, 1, 1)

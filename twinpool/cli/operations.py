@@ -94,7 +94,7 @@ def _show(states: Iterable[Status], json: bool) -> None:
         _refresh(states, console)
         return
     write: Callable[[Status], None] = (
-        _print_json if json else lambda state: console.print(status_table(state))
+        _print_json if json else lambda state: console.print(status_table(state, console.width))
     )
     for state in states:
         write(state)
@@ -103,7 +103,7 @@ def _show(states: Iterable[Status], json: bool) -> None:
 def _refresh(states: Iterable[Status], console: Console) -> None:
     with Live(console=console, auto_refresh=False) as live:
         for state in states:
-            live.update(status_table(state), refresh=True)
+            live.update(status_table(state, console.width), refresh=True)
 
 
 def _console() -> Console:

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from twinpool.client.status import Status, WorkerStatus
-from twinpool.types import WorkerState
+from twinpool.types import Pool, WorkerState
 
-_STYLES = {
+STATE_STYLES = {
     WorkerState.STARTING: "yellow",
     WorkerState.WARMING: "yellow",
     WorkerState.READY: "green",
@@ -19,15 +19,23 @@ _STYLES = {
 }
 _COLUMNS = ("worker", "state", "running", "waiting", "blocks", "usage", "pid", "node", "incarnation")
 _LEFT_ALIGNED = {"worker", "state", "node", "incarnation"}
+_GAP = 2
+_KEPT = _COLUMNS.index("usage") + 1
+"""Columns that are there however narrow the terminal; those behind give way, the last one first."""
 
 
-def status_table(status: Status) -> RenderableType:
-    """Two lines about the whole, then a row for each worker."""
-    table = Table(box=None, pad_edge=False)
-    for column in _COLUMNS:
+def status_table(status: Status, width: int) -> RenderableType:
+    """Two lines about the whole, then a row for each worker, pool by pool, in so many characters a line."""
+    rows = [_row(worker) for pool in Pool for worker in status.pool(pool)]
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    shown = len(_COLUMNS)
+    while shown > _KEPT and sum(widths[:shown]) + _GAP * (shown - 1) > width:
+        shown -= 1
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for column in _COLUMNS[:shown]:
         table.add_column(column, justify="left" if column in _LEFT_ALIGNED else "right", no_wrap=True)
-    for worker in status.workers:
-        table.add_row(*_row(worker))
+    for row in rows:
+        table.add_row(*row[:shown])
     reasons = [Text(f"{worker.id}: {worker.reason}") for worker in status.workers if worker.reason]
     return Group(_headline(status), table, *reasons)
 
@@ -51,7 +59,7 @@ def _row(worker: WorkerStatus) -> tuple[str | Text, ...]:
     usage = f"{worker.blocks_used / worker.blocks_total:.0%}" if worker.blocks_total else "-"
     return (
         worker.id,
-        Text(worker.state.replace("_", " "), style=_STYLES[worker.state]),
+        Text(worker.state.replace("_", " "), style=STATE_STYLES[worker.state]),
         str(worker.running),
         str(worker.waiting),
         f"{held}/{worker.blocks_total}",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from twinpool.client.status import PairCheck, PairStatus, QueueStatus, Status, WorkerStatus
+from dataclasses import fields
+
+from twinpool.client.status import PairCheck, PairStatus, QueueStatus, Status, Totals, WorkerStatus
 from twinpool.client.verification import AttemptHolding, BlockUsage, Verification, VerifiedWorker
 from twinpool.errors import InternalError
 from twinpool.types import Pool, Timing, WorkerState
@@ -40,6 +42,10 @@ def status_from(response: pb.GetStatusResponse | pb.WatchStatusResponse) -> Stat
         pairs=tuple(_pair_from(pair) for pair in status.pairs),
         handoffs_in_flight=status.handoffs_in_flight,
         targets={_POOLS[target.pool]: target.size for target in status.targets if target.pool in _POOLS},
+        most_running={
+            _POOLS[target.pool]: target.most_running for target in status.targets if target.pool in _POOLS
+        },
+        totals=Totals(**{field.name: getattr(status.totals, field.name) for field in fields(Totals)}),
     )
 
 

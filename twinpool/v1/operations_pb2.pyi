@@ -192,19 +192,23 @@ class PoolTarget(message.Message):
 
     POOL_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
+    MOST_RUNNING_FIELD_NUMBER: builtins.int
     pool: Pool.ValueType
     """The pool."""
     size: builtins.int
     """Workers wanted."""
+    most_running: builtins.int
+    """Most prompts given to one prefill worker at a time, or rows in one decode batch."""
     def __init__(
         self,
         *,
         pool: Pool.ValueType = ...,
         size: builtins.int = ...,
+        most_running: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["pool", b"pool", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["most_running", b"most_running", "pool", b"pool", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -265,6 +269,82 @@ class PairStatus(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class Totals(message.Message):
+    """What has happened since the router began; every figure only grows. Two of them make a rate or a mean."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    UPTIME_S_FIELD_NUMBER: builtins.int
+    REQUESTS_ADMITTED_FIELD_NUMBER: builtins.int
+    REQUESTS_FINISHED_FIELD_NUMBER: builtins.int
+    REQUESTS_FAILED_FIELD_NUMBER: builtins.int
+    REQUESTS_LEFT_FIELD_NUMBER: builtins.int
+    REQUESTS_REJECTED_FIELD_NUMBER: builtins.int
+    FIRST_TOKENS_FIELD_NUMBER: builtins.int
+    TTFT_SUM_S_FIELD_NUMBER: builtins.int
+    TOKEN_GAPS_FIELD_NUMBER: builtins.int
+    TOKEN_GAP_SUM_S_FIELD_NUMBER: builtins.int
+    GENERATION_TOKENS_FIELD_NUMBER: builtins.int
+    PREFILL_TOKENS_FIELD_NUMBER: builtins.int
+    RESUMES_FIELD_NUMBER: builtins.int
+    PREEMPTIONS_FIELD_NUMBER: builtins.int
+    WORKER_RESTARTS_FIELD_NUMBER: builtins.int
+    uptime_s: builtins.float
+    """Seconds the router has run. Less than before: it is another router, and all begins at zero."""
+    requests_admitted: builtins.int
+    """Requests queued, canaries not counted."""
+    requests_finished: builtins.int
+    """Requests that ended well, aborted ones included."""
+    requests_failed: builtins.int
+    """Requests that ended with an error after they were admitted."""
+    requests_left: builtins.int
+    """Requests whose client left before the end."""
+    requests_rejected: builtins.int
+    """Requests refused at the door or by the queue."""
+    first_tokens: builtins.int
+    """Requests whose first token has come."""
+    ttft_sum_s: builtins.float
+    """Seconds from arrival to the first token, over all of those."""
+    token_gaps: builtins.int
+    """Gaps between two tokens of a request."""
+    token_gap_sum_s: builtins.float
+    """Seconds of all gaps."""
+    generation_tokens: builtins.int
+    """Tokens sent to clients."""
+    prefill_tokens: builtins.int
+    """Tokens that prefill workers have read, of canaries and resumed requests too."""
+    resumes: builtins.int
+    """Times that a request went on in a new attempt."""
+    preemptions: builtins.int
+    """Times that a request made room for an older one."""
+    worker_restarts: builtins.int
+    """Workers replaced."""
+    def __init__(
+        self,
+        *,
+        uptime_s: builtins.float = ...,
+        requests_admitted: builtins.int = ...,
+        requests_finished: builtins.int = ...,
+        requests_failed: builtins.int = ...,
+        requests_left: builtins.int = ...,
+        requests_rejected: builtins.int = ...,
+        first_tokens: builtins.int = ...,
+        ttft_sum_s: builtins.float = ...,
+        token_gaps: builtins.int = ...,
+        token_gap_sum_s: builtins.float = ...,
+        generation_tokens: builtins.int = ...,
+        prefill_tokens: builtins.int = ...,
+        resumes: builtins.int = ...,
+        preemptions: builtins.int = ...,
+        worker_restarts: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["first_tokens", b"first_tokens", "generation_tokens", b"generation_tokens", "preemptions", b"preemptions", "prefill_tokens", b"prefill_tokens", "requests_admitted", b"requests_admitted", "requests_failed", b"requests_failed", "requests_finished", b"requests_finished", "requests_left", b"requests_left", "requests_rejected", b"requests_rejected", "resumes", b"resumes", "token_gap_sum_s", b"token_gap_sum_s", "token_gaps", b"token_gaps", "ttft_sum_s", b"ttft_sum_s", "uptime_s", b"uptime_s", "worker_restarts", b"worker_restarts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class Status(message.Message):
     """The whole system."""
 
@@ -278,6 +358,7 @@ class Status(message.Message):
     PAIRS_FIELD_NUMBER: builtins.int
     HANDOFFS_IN_FLIGHT_FIELD_NUMBER: builtins.int
     TARGETS_FIELD_NUMBER: builtins.int
+    TOTALS_FIELD_NUMBER: builtins.int
     model: builtins.str
     """The name requests use."""
     serving: builtins.bool
@@ -302,6 +383,10 @@ class Status(message.Message):
     def targets(self) -> containers.RepeatedCompositeFieldContainer[PoolTarget]:
         """Sizes that the pools should have."""
 
+    @builtins.property
+    def totals(self) -> Totals:
+        """What has happened so far."""
+
     def __init__(
         self,
         *,
@@ -313,10 +398,11 @@ class Status(message.Message):
         pairs: abc.Iterable[PairStatus] | None = ...,
         handoffs_in_flight: builtins.int = ...,
         targets: abc.Iterable[PoolTarget] | None = ...,
+        totals: Totals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["queue", b"queue"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["queue", b"queue", "totals", b"totals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["handoffs_in_flight", b"handoffs_in_flight", "model", b"model", "pairs", b"pairs", "queue", b"queue", "requests", b"requests", "serving", b"serving", "targets", b"targets", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["handoffs_in_flight", b"handoffs_in_flight", "model", b"model", "pairs", b"pairs", "queue", b"queue", "requests", b"requests", "serving", b"serving", "targets", b"targets", "totals", b"totals", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

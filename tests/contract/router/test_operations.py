@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
+
 import grpc
 import pytest
 from google.rpc import error_details_pb2
 
 from router.calls import MOST_AT_ONCE
+from router.totals import Totals
 from tests.contract.router.shell import Shell, detail, failure_of, fields_of, reason_of
 from twinpool.types import Pool
 from twinpool.v1 import operations_pb2 as pb
@@ -35,6 +38,15 @@ async def test_used_blocks_are_neither_free_nor_cached_and_include_the_quarantin
     _, decode = (await shell.operations.GetStatus(pb.GetStatusRequest())).status.workers
     assert decode.blocks_total == 200
     assert (decode.blocks_used, decode.blocks_cached, decode.blocks_quarantined) == (30, 20, 5)
+
+
+async def test_the_status_has_the_sums_that_rates_are_made_of(shell: Shell) -> None:
+    totals = Totals(*range(1, 1 + len(fields(Totals))))
+    shell.dispatcher.change(totals=totals, most_running={Pool.PREFILL: 8, Pool.DECODE: 64})
+    status = (await shell.operations.GetStatus(pb.GetStatusRequest())).status
+    assert status.totals == pb.Totals(**asdict(totals))
+    assert len(status.totals.ListFields()) == len(pb.Totals.DESCRIPTOR.fields)
+    assert [(target.size, target.most_running) for target in status.targets] == [(1, 8), (2, 64)]
 
 
 async def test_a_watcher_sees_changes(shell: Shell) -> None:
