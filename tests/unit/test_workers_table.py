@@ -50,7 +50,7 @@ def test_no_cell_is_cut_and_what_there_is_no_room_for_is_left_out(width: int) ->
     for part in ("prefill-11", "waiting for node", "draining", "79/1456", "5%"):
         assert part in table
     assert REASON in " ".join(table.split())
-    assert ("decode-0-0a1b2c3d" in table) == (width >= 110)
+    assert ("decode-0-0a1b2c3d" in table) == (width >= 100)
 
 
 def test_each_pools_workers_stand_together() -> None:
