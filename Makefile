@@ -14,7 +14,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pull serve test check format metrics proto exactness chaos clean
+.PHONY: help setup pull serve test check format metrics proto exactness chaos pauses clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ exactness: pull ## compare tokens with transformers' over the full grid (minutes
 
 chaos: pull ## send three hundred requests among dying workers; every fault at every moment (half an hour)
 	@$(BIN)/python -m pytest -m chaos -s $(ARGS)
+
+pauses: pull ## measure how long streams pause when their decode worker is killed, or drains (minutes)
+	@$(BIN)/python -m benchmarks.pauses
 
 check: setup ## lint, formatting, types, import rules, proto contract
 	$(BIN)/ruff check .

@@ -280,5 +280,7 @@ class RunningDispatcher:
             passed = self.probe is not None and await self.probe(pair)
         except Exception:
             log.exception("a canary from %s to %s broke", pair.prefill_id, pair.decode_id)
+        if passed:
+            self._roster.proven(pair.prefill_id, pair.decode_id)
         outcome = PairProven if passed else PairFailed
         self._feed(outcome(pair.prefill, pair.decode))

@@ -25,7 +25,7 @@ from router.seats import Roster, Seat
 from router.worker_session import WorkerSession
 from twinpool.config import ServeConfig
 from twinpool.errors import NotPlaced, StartFailed, TakenOver
-from twinpool.types import Pool, WorkerState
+from twinpool.types import Pool
 
 log = logging.getLogger(__name__)
 SESSION_TIMEOUT_S = 10.0
@@ -210,7 +210,6 @@ class PoolKeeper:
             return next(end for end in ends if end in done).result()
         finally:
             seat.in_session = False
-            seat.was_ready = self._was_ready(seat)
             self._dispatcher.worker_down(seat.worker_id, worker.incarnation, "the worker is gone")
             for task in ends:
                 task.cancel()
@@ -225,11 +224,6 @@ class PoolKeeper:
         except TimeoutError:
             return "it was to drain, and still held something long after its grace period"
         return "it was drained"
-
-    def _was_ready(self, seat: Seat) -> bool:
-        workers = self._dispatcher.snapshot().workers
-        served = (WorkerState.READY, WorkerState.DRAINING)
-        return any(view.id == seat.worker_id and view.state in served for view in workers)
 
     def _let_go(self, error: TakenOver) -> None:
         """Another router has a worker, and so will have all: none may be ended by us any more."""

@@ -15,7 +15,7 @@ class Seat:
 
     state: while no session is open; the scheduler's fleet says more then. reason: why it is not up, in words.
     retired: not to be filled again. draining: its worker is to empty itself; empty: it has.
-    was_ready: whether its newest worker ever took requests.
+    was_ready: whether a canary has ever passed through its newest worker.
     """
 
     worker_id: str
@@ -62,6 +62,12 @@ class Roster:
         ]
         self.seats |= {seat.worker_id: seat for seat in seats}
         return seats
+
+    def proven(self, *worker_ids: str) -> None:
+        """A canary has passed through these workers."""
+        for worker_id in worker_ids:
+            if seat := self.seats.get(worker_id):
+                seat.was_ready = True
 
     def wanted(self, pool: Pool) -> list[Seat]:
         """A pool's seats that are to be kept."""

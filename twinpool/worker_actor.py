@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -71,6 +72,7 @@ class WorkerActor:
         self._stopped = threading.Event()
         self._waiter = threading.Event()
         _prepare_process(spec)
+        _on_sigterm(self._leave)
 
     def node(self) -> str:
         """The address of the node that it was placed on."""
@@ -118,9 +120,11 @@ class WorkerActor:
         while not self._stopped.wait(ORPHAN_POLL_S):
             if self._worker.seconds_alone() > timeout_s:
                 log.warning("%s: no router for %g s; leaving", self._spec.worker_id, timeout_s)
-                break
-        else:
-            return
+                self._leave()
+                return
+
+    def _leave(self) -> None:
+        """End the worker, and then this process."""
         try:
             self.stop()
         finally:
@@ -132,6 +136,28 @@ def remote_worker_actor() -> Any:
     remote: Any = ray.remote
     groups = {"handoff": 4}
     return remote(max_restarts=0, max_concurrency=4, concurrency_groups=groups)(WorkerActor)
+
+
+def _on_sigterm(leave: Callable[[], None]) -> None:
+    """Call it, in a thread of its own, when this process gets SIGTERM.
+
+    Ray's main thread waits outside Python, so that a handler of Python's would never run there. The wake-up
+    descriptor is written all the same. Only the main thread may set it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        log.warning("SIGTERM will not end this worker: Ray does not start it on the main thread")
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while signal.SIGTERM not in os.read(reader, 64):
+            pass
+        log.warning("SIGTERM: leaving")
+        leave()
+
+    threading.Thread(target=watch, name="sigterm", daemon=True).start()
 
 
 def _prepare_process(spec: WorkerSpec) -> None:

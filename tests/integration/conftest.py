@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.integration.running import RunningSystem, quiesce
+from tests.integration.shared_cluster import ServeOnce, SharedCluster, wait_for
 from twinpool.cli.cluster import Cluster
 from twinpool.cli.launcher import BUILDERS, Builders
 from twinpool.config import DEFAULT_MODEL, EngineConfig, HandoffConfig, RouterConfig, ServeConfig
@@ -74,3 +78,24 @@ def system(one_pair: RunningSystem) -> Iterator[RunningSystem]:
     """The same, and at rest again after the test."""
     yield one_pair
     quiesce(one_pair)
+
+
+@pytest.fixture(scope="module")
+def cluster(model: PreparedModel) -> Iterator[SharedCluster]:
+    """A Ray cluster that outlives what joins it."""
+    home = Path(tempfile.mkdtemp(prefix="tps-", dir="/tmp"))
+    cluster = SharedCluster(home)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(home)
+
+
+@pytest.fixture
+def serve(cluster: SharedCluster, tmp_path: Path) -> Iterator[ServeOnce]:
+    """Joins it; what has joined is ended with the test."""
+    serves = ServeOnce(cluster, tmp_path)
+    yield serves
+    serves.end()
+    wait_for(lambda: not cluster.workers())

@@ -2,83 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.integration.running import what_is_left
-from tests.integration.shared_cluster import Serve, SharedCluster, wait_for
-from tests.reference import reference_case
+from tests.integration.shared_cluster import (
+    ServeOnce,
+    SharedCluster,
+    lives_of,
+    require_exact_and_at_rest,
+    wait_for,
+)
 from twinpool import Client
-from twinpool.client.operations import OperationsClient
-from twinpool.client.status import Status
 from twinpool.errors import TwinpoolError
-from twinpool.model.config import PreparedModel
 
 ORPHAN_S = "8"
-
-
-@pytest.fixture(scope="module")
-def cluster(model: PreparedModel) -> Iterator[SharedCluster]:
-    home = Path(tempfile.mkdtemp(prefix="tps-", dir="/tmp"))
-    cluster = SharedCluster(home)
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(home)
-
-
-@pytest.fixture
-def serve(cluster: SharedCluster, tmp_path: Path) -> Iterator[ServeOnce]:
-    serves = ServeOnce(cluster, tmp_path)
-    yield serves
-    serves.end()
-    wait_for(lambda: not cluster.workers())
-
-
-class ServeOnce:
-    """Starts `serve` commands; those that run at the end are ended, with their workers."""
-
-    def __init__(self, cluster: SharedCluster, folder: Path) -> None:
-        self._cluster = cluster
-        self._folder = folder
-        self._all: list[Serve] = []
-
-    def __call__(self, *arguments: str) -> Serve:
-        served = Serve(self._cluster, self._folder / f"serve-{len(self._all)}.log", *arguments)
-        self._all.append(served)
-        served.wait_until_ready()
-        return served
-
-    def end(self) -> None:
-        for served in self._all:
-            if served.process.poll() is None:
-                served.end(signal.SIGINT)
-            assert served.process.stdout is not None
-            served.process.stdout.close()
-
-
-def status_of(served: Serve) -> Status:
-    with OperationsClient(served.operations) as operations:
-        return operations.status()
-
-
-def lives_of(served: Serve) -> dict[str, tuple[str, int]]:
-    return {worker.id: (worker.incarnation, worker.pid) for worker in status_of(served).workers}
-
-
-def require_exact_and_at_rest(served: Serve) -> None:
-    wait_for(lambda: not what_is_left(status_of(served)))
-    case = reference_case("plain")
-    with Client(served.inference) as client:
-        answer = client.complete(case.prompt_ids, max_tokens=8, temperature=0.0, ignore_eos=True)
-    assert answer.token_ids == case.output_ids[:8]
-    wait_for(lambda: not what_is_left(status_of(served)))
 
 
 def test_workers_of_a_killed_router_keep_their_weights_and_free_its_blocks(

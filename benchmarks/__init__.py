@@ -1,0 +1,1 @@
+"""Measurements of a running system; nothing here is a test."""

@@ -1,0 +1,74 @@
+"""Nodes come and go under a pool: its workers wait for one, are placed, are lost with it, and wait again."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.integration.shared_cluster import (
+    Serve,
+    ServeOnce,
+    SharedCluster,
+    free_port,
+    require_exact_and_at_rest,
+    status_of,
+    wait_for,
+)
+from tests.reference import reference_case
+from twinpool import Client
+from twinpool.client.status import WorkerStatus
+from twinpool.types import Pool, WorkerState
+
+NUM_TOKENS = 24
+
+
+def decode_worker(served: Serve) -> WorkerStatus:
+    (worker,) = status_of(served).pool(Pool.DECODE)
+    return worker
+
+
+def test_a_pool_waits_for_its_node_and_a_stream_outlives_the_nodes_loss(
+    cluster: SharedCluster, serve: ServeOnce
+) -> None:
+    port = free_port()
+    served = serve.begin("--decode-resources", "cpus=1,resource.decode=1", "--ops-port", str(port))
+    served.operations = f"127.0.0.1:{port}"
+    wait_for(lambda: is_waiting(served))
+    reason = decode_worker(served).reason
+    assert "1 decode" in reason
+    assert "0 of 0 decode" in reason
+
+    node = cluster.add_node({"decode": 1})
+    served.wait_until_ready()
+    require_exact_and_at_rest(served)
+
+    case = reference_case("plain")
+    reached = threading.Event()
+
+    def ask() -> tuple[tuple[int, ...], int]:
+        tokens: list[int] = []
+        resumes = 0
+        with Client(served.inference) as client:
+            for chunk in client.generate(case.prompt_ids, max_tokens=400, temperature=0.0, ignore_eos=True):
+                tokens += chunk.token_ids
+                reached.set()
+                resumes = chunk.summary.num_resumes if chunk.summary else 0
+        return tuple(tokens), resumes
+
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(ask)
+        assert reached.wait(60.0)
+        cluster.kill_node(node)
+        wait_for(lambda: is_waiting(served))
+        cluster.add_node({"decode": 1})
+        tokens, resumes = answer.result(120.0)
+    assert (len(tokens), resumes) == (400, 1)
+    assert tokens[:NUM_TOKENS] == case.output_ids
+    require_exact_and_at_rest(served)
+
+
+def is_waiting(served: Serve) -> bool:
+    """Until its ports are open there is no status."""
+    if "starting" not in served.log.read_text():
+        return False
+    return decode_worker(served).state is WorkerState.WAITING_FOR_NODE
