@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib.metadata import requires
 
 _HEAVY = ("torch", "transformers")
+_NAME = re.compile(r"[\w-]+")
+_OF_TOKENIZERS = {"filelock", "huggingface_hub"}
+"""Packages of the workers that the router's tokenizer brings in any case."""
 
 _IMPORT_ALL = """
 import importlib, pkgutil, sys
@@ -42,3 +47,15 @@ def test_the_package_loads_the_client_only_when_it_is_asked_for() -> None:
     assert not {name for name in loaded if name.startswith("twinpool.")}
     loaded = modules_loaded_by("import sys; from twinpool import AsyncClient, Client; print(*sys.modules)")
     assert "twinpool.client.blocking" in loaded
+
+
+def test_the_router_needs_no_package_of_the_workers() -> None:
+    lines = requires("twinpool") or []
+    needed = {_NAME.match(line)[0] for line in lines if "extra ==" not in line}  # type: ignore[index]
+    workers = {_NAME.match(line)[0] for line in lines if 'extra == "worker"' in line}  # type: ignore[index]
+    assert {*_HEAVY, "numpy", "safetensors", "gguf"} <= workers
+    assert not needed & workers
+    missing = sorted(workers - _OF_TOKENIZERS)
+    without = f"import sys; sys.modules.update(dict.fromkeys({missing!r}))"
+    loaded = modules_loaded_by(without + _IMPORT_ALL, "router", "twinpool.cli", "twinpool.client")
+    assert {"router.ports", "twinpool.cli.serve", "twinpool.cli.system"} <= loaded

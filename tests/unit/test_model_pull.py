@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 
@@ -130,3 +131,11 @@ def test_the_cache_follows_the_xdg_specification(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HOME", str(tmp_path))
     assert models_folder(None) == tmp_path / ".cache" / "twinpool" / "models"
     assert models_folder(tmp_path / "given") == tmp_path / "given" / "twinpool" / "models"
+
+
+def test_where_the_packages_of_workers_are_missing_a_pull_says_so(
+    source: str, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "twinpool.model.convert", None)
+    with pytest.raises(ModelSourceError, match=r"not prepared yet.*twinpool\[worker\]"):
+        pull(source, cache_dir=cache_dir)

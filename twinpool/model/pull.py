@@ -35,7 +35,12 @@ def pull(model: str, *, cache_dir: Path | None = None, progress: Progress | None
     folder = _folder_of(source, cache_dir)
     if is_prepared(folder):
         return folder
-    from twinpool.model.convert import prepare  # noqa: PLC0415 (loads gguf, torch and transformers)
+    try:
+        from twinpool.model.convert import prepare  # noqa: PLC0415 (loads gguf, torch and transformers)
+    except ImportError as error:
+        raise ModelSourceError(
+            f"{model} is not prepared yet, which takes the packages of twinpool[worker]: {error}"
+        ) from error
 
     try:
         with only_one_pull(folder):
