@@ -1,0 +1,77 @@
+"""Images and compose file: valid by their schemas, and in agreement with each other and with the program."""
+
+from __future__ import annotations
+
+import re
+
+from ray.scripts.scripts import start as ray_start
+
+from tests.unit.checkers import PROGRAMS, run
+from tests.unit.written_commands import DEPLOY, documents_of
+from twinpool.cli.configuration import load_config
+from twinpool.types import Pool
+
+COMPOSE = documents_of(DEPLOY / "compose.yaml")[0]
+
+
+def test_the_linter_of_images_finds_nothing() -> None:
+    assert run(PROGRAMS / "hadolint", DEPLOY / "Dockerfile") == ""
+
+
+def test_images_are_not_roots_and_only_the_workers_has_torch() -> None:
+    stages: dict[str, list[str]] = {}
+    for line in (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines():
+        if found := re.fullmatch(r"FROM (\S+) AS (\S+)", line):
+            stages[found[2]] = list(stages.get(found[1], []))
+            current = stages[found[2]]
+        elif stages:
+            current.append(line)
+    for target in ("router", "worker"):
+        assert "USER 1000:1000" in stages[target]
+        assert any(line.startswith(f"COPY --from={target}-packages ") for line in stages[target])
+    assert any("[worker,cluster]" in line for line in stages["worker-packages"])
+    assert not any("[" in line for line in stages["router-packages"])
+
+
+def test_the_compose_file_is_valid_by_its_schema() -> None:
+    run(PROGRAMS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
+
+
+def test_every_part_of_the_compose_file_that_joins_ray_can() -> None:
+    services = COMPOSE["services"]
+    members = {"ray-head", "prefill", "decode", "router"}
+    assert {
+        name for name, each in services.items() if "RAY_AUTH_MODE" in each.get("environment", {})
+    } == members
+    for name in members:
+        assert services[name]["environment"]["RAY_AUTH_MODE"] == "token"
+        assert services[name]["shm_size"]
+        assert services[name]["healthcheck"]
+    for name in (*members - {"ray-head"}, "pull"):
+        assert any(volume.startswith("models:/models") for volume in services[name]["volumes"])
+    for each in services.values():
+        for volume in each.get("volumes", []):
+            source = volume.partition(":")[0]
+            assert (DEPLOY / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
+
+
+def test_the_compose_files_router_has_time_to_end_its_streams_and_workers_a_place() -> None:
+    router = COMPOSE["services"]["router"]
+    given = {name: str(value) for name, value in router["environment"].items() if "${" not in str(value)}
+    config = load_config(environment=given)
+    assert float(router["stop_grace_period"].removesuffix("s")) > config.router.grace_s
+    for pool in Pool:
+        node = ray_start.make_context("start", list(COMPOSE["services"][pool.value]["command"][2:])).params
+        key, _, value = node["labels"].partition("=")
+        assert config.resources(pool).labels == {key: value}
+        wanted = {Pool.PREFILL: config.prefill, Pool.DECODE: config.decode}[pool]
+        assert wanted * config.resources(pool).cpus <= node["num_cpus"]
+
+
+def test_ray_takes_the_options_that_nodes_are_started_with() -> None:
+    lines = [each["command"] for each in COMPOSE["services"].values() if "ray" in each.get("command", ())]
+    lines += re.findall(r"^ray start .*$", (DEPLOY / "join-and-serve").read_text(), re.MULTILINE)
+    assert len(lines) == 4
+    for line in lines:
+        words = line.split() if isinstance(line, str) else line
+        ray_start.make_context("start", list(words[2:]))
