@@ -95,7 +95,8 @@ class Moves:
             try:
                 budget -= self._push(move, row, budget)
             except Exception as error:
-                log.exception("the copy of %s failed", move.command.attempt)
+                about = {"attempt": move.command.attempt}
+                log.exception("the copy of %s failed", move.command.attempt, extra=about)
                 move.sender.stopped(move.command.to)
                 self._drop(move.command.to, type(error).__name__)
 

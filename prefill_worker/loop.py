@@ -216,7 +216,8 @@ class PrefillLoop:
             try:
                 pushed = prompt.sender.push(prompt.attempt, blocks, prompt.num_pushed)
             except Exception as error:
-                log.exception("attempt %s: a push failed", prompt.attempt)
+                about = {"attempt": prompt.attempt}
+                log.exception("attempt %s: a push failed", prompt.attempt, extra=about)
                 self._fail(prompt, error)
                 return
             if not pushed:

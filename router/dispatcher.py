@@ -222,7 +222,7 @@ class RunningDispatcher:
 
     def _left(self, request_id: str) -> None:
         if self._streams.pop(request_id, None) is not None:
-            self._observations.forget(request_id)
+            self._observations.left(request_id, self._clock())
             self._feed(Cancelled(request_id))
 
     def _feed(self, event: SchedulerEvent) -> None:
@@ -243,7 +243,7 @@ class RunningDispatcher:
             case Emit(request_id, output):
                 self._emit(request_id, output)
             case Fail(request_id, error):
-                self._observations.failed(request_id, error)
+                self._observations.failed(request_id, error, self._clock())
                 if stream := self._streams.pop(request_id, None):
                     stream.fail(error)
             case ProbePair():
@@ -253,7 +253,8 @@ class RunningDispatcher:
             case SetBack():
                 self._observations.set_back(command)
             case ReplaceWorker():
-                log.error("worker %s is replaced: %s", command.worker_id, command.reason)
+                about = {"worker": command.worker_id, "incarnation": command.incarnation}
+                log.error("worker %s is replaced: %s", command.worker_id, command.reason, extra=about)
                 if self.replace is not None:
                     self.replace(command)
             case Drained():

@@ -133,6 +133,7 @@ class PoolKeeper:
         if seat.worker_id not in self._running or not seat.in_session:
             return False
         seat.draining.set()
+        log.info("worker %s is to drain", seat.worker_id, extra=_about(seat))
         self._dispatcher.drain_worker(seat.worker_id, self._config.router.grace_s)
         return True
 
@@ -153,12 +154,8 @@ class PoolKeeper:
                 num_failures = 0 if seat.was_ready else num_failures + 1
             seat.lost(reason)
             cause = self._causes.pop(seat.worker_id, None) or _restart_reason(seat)
-            log.log(
-                logging.INFO if seat.draining.is_set() else logging.WARNING,
-                "worker %s: %s",
-                seat.worker_id,
-                reason,
-            )
+            level = logging.INFO if seat.draining.is_set() else logging.WARNING
+            log.log(level, "worker %s: %s", seat.worker_id, reason, extra=_about(seat))
             if num_failures >= self._config.router.crash_loop_limit:
                 self._give_up(seat, reason)
                 return
@@ -197,6 +194,10 @@ class PoolKeeper:
         blocks, size = hello.blocks_total, hello.block_size
         how = "is up" if not worker.attached else "was up and is taken over"
         self._progress(f"{seat.worker_id} {how}: {blocks} blocks, {blocks * size} tokens")
+        about = _about(seat) | {"incarnation": worker.incarnation, "node": worker.node}
+        log.info(
+            "worker %s %s as %s, at %s", seat.worker_id, how, worker.incarnation, worker.node, extra=about
+        )
         self._dispatcher.worker_up(seat.worker_id, hello, session)
         seat.in_session = True
         listener = functools.partial(self._dispatcher.worker_said, worker.worker_id, worker.incarnation)
@@ -247,12 +248,17 @@ class PoolKeeper:
 
     def _give_up(self, seat: Seat, reason: str) -> None:
         message = f"{seat.pool} worker {seat.worker_id} failed too often: {reason}"
-        log.error("%s", message)
+        log.error("%s", message, extra=_about(seat))
         del self._roster.seats[seat.worker_id]
         if not self._roster.wanted(seat.pool):
             self._dispatcher.give_up(f"the {seat.pool} pool has no worker: {message}")
         if not self.failed.done():
             self.failed.set_result(message)
+
+
+def _about(seat: Seat) -> dict[str, str]:
+    """What a line of the log about its worker carries."""
+    return {"worker": seat.worker_id, "pool": seat.pool.value}
 
 
 def _restart_reason(seat: Seat) -> str:

@@ -1,10 +1,11 @@
-"""Turns what passes through the dispatcher into metrics; decides nothing."""
+"""Turns what passes through the dispatcher into metrics and lines of the log; decides nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from router import request_log
 from router.metrics import Metrics
 from router.ports import Output, Request
 from router.scheduling.commands import SetBack
@@ -36,6 +37,11 @@ class _Seen:
     num_tokens: int = 0
     transport: str = ""
 
+    @property
+    def usage(self) -> Usage:
+        """Tokens of its prompt, and of its answer so far."""
+        return Usage(self.num_prompt_tokens, self.num_tokens)
+
 
 class Observations:
     """Belongs to the event loop's thread. Canaries are not observed.
@@ -56,16 +62,19 @@ class Observations:
             self._seen[request.request_id] = _Seen(len(request.prompt_ids), now, now)
             self._metrics.request_admitted()
 
-    def forget(self, request_id: str) -> None:
+    def left(self, request_id: str, now: float) -> None:
         """A request ended without an ending: its client has left."""
-        if self._seen.pop(request_id, None) is not None:
+        if seen := self._seen.pop(request_id, None):
             self._metrics.request_left()
+            request_log.left(request_id, seen.usage, now - seen.arrived_at)
 
-    def failed(self, request_id: str, error: TwinpoolError) -> None:
+    def failed(self, request_id: str, error: TwinpoolError, now: float) -> None:
         """A request ended with an error."""
-        if self._seen.pop(request_id, None) is None:
+        seen = self._seen.pop(request_id, None)
+        if seen is None:
             return
         self._metrics.request_failed()
+        request_log.failed(request_id, seen.usage, now - seen.arrived_at, error)
         if isinstance(error, DeadlineExceeded):
             self._metrics.request_expired(error.phase)
 
@@ -73,7 +82,9 @@ class Observations:
         """A worker is told something."""
         if not isinstance(command, Prefill):
             return
-        if seen := self._seen.get(self._user_request(command.attempt) or ""):
+        request_id = self._user_request(command.attempt) or ""
+        if seen := self._seen.get(request_id):
+            request_log.attempted(request_id, command.attempt, worker_id)
             # Kept here, because the pair may be gone when the decode worker says that the cache came.
             seen.transport = self._transport(worker_id, command.decode)
 
@@ -89,8 +100,9 @@ class Observations:
         seen.num_tokens += len(output.token_ids)
         seen.newest_at = now
         if output.ending is not None:
-            usage = Usage(seen.num_prompt_tokens, seen.num_tokens)
-            self._metrics.request_finished(output.ending.finish_reason, output.ending.timing, usage)
+            ending = output.ending
+            self._metrics.request_finished(ending.finish_reason, ending.timing, seen.usage)
+            request_log.finished(request_id, seen.usage, ending)
             del self._seen[request_id]
 
     def set_back(self, command: SetBack) -> None:

@@ -12,6 +12,7 @@ from twinpool.types import Pool
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DTYPES = ("auto", "bfloat16", "float32")
 TRANSPORTS = ("auto", "shm", "ray")
+LOG_FORMATS = ("text", "json")
 
 
 class ConfigError(ValueError):
@@ -154,6 +155,8 @@ class ServeConfig:
     """Where prepared models are kept; none takes the user's cache folder."""
     log_level: str = "warning"
     """debug, info, warning or error."""
+    log_format: str = "text"
+    """text, or json: an object a line on stderr, for the router's and all workers' logs."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     handoff: HandoffConfig = field(default_factory=HandoffConfig)
     router: RouterConfig = field(default_factory=RouterConfig)
@@ -175,6 +178,7 @@ class ServeConfig:
         )
         levels = ("debug", "info", "warning", "error")
         _require(self.log_level in levels, f"log-level must be one of {', '.join(levels)}")
+        _require(self.log_format in LOG_FORMATS, f"log-format must be one of {', '.join(LOG_FORMATS)}")
 
     def resources(self, pool: Pool) -> PoolResources:
         """What each worker of a pool asks for."""

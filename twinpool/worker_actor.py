@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import ray
 import ray.util
 
+from twinpool.logs import set_up_logs
 from twinpool.worker_spec import WorkerSpec
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class WorkerActor:
         """Make the worker and have it serve; where it is then, and what."""
         self._worker = self._build(dataclasses.replace(self._spec, host=self._host))
         self._port = self._worker.start()
+        log.info("%s serves its sessions on port %d", self._spec.worker_id, self._port)
         threading.Thread(target=self._leave_if_orphaned, name="orphan", daemon=True).start()
         return self._introduce()
 
@@ -167,9 +169,8 @@ def _prepare_process(spec: WorkerSpec) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # The driver's stdout carries results only, and Ray forwards ours to it.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    logging.basicConfig(
-        level=spec.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
-    )
+    about = {"worker": spec.worker_id, "pool": spec.pool.value, "incarnation": spec.incarnation}
+    set_up_logs(spec.log_level, spec.log_format, **about)
 
 
 def _node_address() -> str:

@@ -35,6 +35,7 @@ class WorkerSpec:
     handoff: HandoffConfig
     host: str = "127.0.0.1"
     log_level: str = "warning"
+    log_format: str = "text"
     orphan_timeout_s: float = 60.0
     secret: str = field(repr=False)
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 import grpc
 
-from router import admission
+from router import admission, request_log
 from router.answer import Answer
 from router.arrivals import Arrivals
 from router.codec import inference as codec
@@ -60,7 +60,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Continue one prompt."""
         request_id = request.request_id or _new_request_id()
-        with self._counting_refusals():
+        with self._telling_refusals(request_id):
             admission.check_count("token_ids.ids", len(request.token_ids.ids), self._door.limits)
             answer, outputs = await self._admit(codec.generate_asked(request), request_id, context)
         async with aclosing(outputs):
@@ -70,7 +70,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     async def Chat(self, request: pb.ChatRequest, context: Context) -> AsyncIterator[pb.ChatResponse]:
         """Answer a conversation."""
         request_id = request.request_id or _new_request_id()
-        with self._counting_refusals():
+        with self._telling_refusals(request_id):
             admission.check_count("messages", len(request.messages), self._door.limits)
             answer, outputs = await self._admit(codec.chat_asked(request), request_id, context)
         async with aclosing(outputs):
@@ -117,11 +117,12 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         return Answer(request, detokenizer, return_prompt_ids=asked.return_prompt_token_ids), outputs
 
     @contextmanager
-    def _counting_refusals(self) -> Iterator[None]:
+    def _telling_refusals(self, request_id: str) -> Iterator[None]:
         try:
             yield
         except TwinpoolError as error:
             self._counter.request_rejected(error.reason)
+            request_log.refused(request_id, error)
             raise
 
     def _abort(self, request_id: str) -> bool:

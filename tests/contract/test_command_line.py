@@ -74,6 +74,16 @@ def test_no_server_has_its_exit_code(command: list[str], capsys: Capture) -> Non
     assert capsys.readouterr().err.startswith("twinpool: no connection to the server")
 
 
+def test_a_failed_start_is_a_json_line_where_logs_are(server: FakeServer) -> None:
+    port = server.target.rpartition(":")[2]
+    command = [sys.executable, "-m", "twinpool.cli.app", "serve", "--port", port, "--log-format", "json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (Exit.FAILED, "")
+    (line,) = map(json.loads, ended.stderr.splitlines())
+    assert (line["level"], line["error"]) == ("critical", errors.StartFailed.reason)
+    assert "--port 0 takes a free port" in line["message"]
+
+
 def test_text_streams_and_ctrl_c_cancels(server: FakeServer) -> None:
     command = [sys.executable, "-m", "twinpool.cli.app", "generate", "endless", "--target", server.target]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -10,13 +10,16 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 
 from twinpool.model.cache import models_folder
 from twinpool.model.config import PreparedModel
 
+TOKENS = ("token_ids", "prompt_token_ids")
 READY = re.compile(
     r"ready inference=(?P<inference>127\.0\.0\.1:\d+) ops=(?P<ops>127\.0\.0\.1:\d+) "
     r"metrics=127\.0\.0\.1:\d+ model=smollm2-135m-instruct "
@@ -35,16 +38,21 @@ class Served:
         self.environment = os.environ | {"HOME": str(home), "XDG_CACHE_HOME": str(cache), MARK: self.mark}
         for name in [name for name in self.environment if name.startswith("RAY_")]:
             del self.environment[name]
-        self.process = self.command("serve", "--port", "0", "--ops-port", "0", "--metrics-port", "0")
+        self.log_file = home / "serve.log"
+        ports = ("--port", "0", "--ops-port", "0", "--metrics-port", "0")
+        with self.log_file.open("w") as log:
+            self.process = self.command(
+                "serve", *ports, "--log-format", "json", "--log-level", "debug", stderr=log
+            )
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline().strip()
 
-    def command(self, *arguments: str) -> subprocess.Popen[str]:
+    def command(self, *arguments: str, stderr: int | TextIO = subprocess.PIPE) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "twinpool.cli.app", *arguments],
             env=self.environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 
@@ -54,6 +62,10 @@ class Served:
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         return out
+
+    def log(self) -> list[dict[str, Any]]:
+        """What it has logged, with all its workers."""
+        return [json.loads(line) for line in self.log_file.read_text().splitlines()]
 
     def descendants(self) -> list[str]:
         """Command lines of living processes that it started, directly or not."""
@@ -93,6 +105,9 @@ def test_generate_streams_the_answer_to_the_terminal(served: Served) -> None:
     assert one["workers"] == {"prefill": "prefill-0", "decode": "decode-0"}
     assert len(one["prompt_token_ids"]) == 5
     assert len(one["token_ids"]) == 8
+    text = served.log_file.read_text()
+    for said in ("capital of France", "Paris", *(", ".join(map(str, one[key])) for key in TOKENS)):
+        assert said not in text
     assert set(one["timing"]) == {"queue_s", "prefill_s", "handoff_wait_s", "decode_s"}
     single = json.loads(served.run("generate", "Hello", "--max-tokens", "1", "--json", *target))
     assert single["workers"]["decode"] is None
@@ -133,6 +148,32 @@ def test_a_killed_worker_is_replaced_and_nothing_of_it_reaches_stdout(served: Se
     # That stdout stays clean is looked at when the process has ended.
 
 
+def test_the_log_is_an_object_a_line_whoever_speaks(served: Served) -> None:
+    lines = served.log()
+    for line in lines:
+        assert {"ts", "level", "logger", "message"} <= line.keys()
+        assert datetime.fromisoformat(line["ts"]).utcoffset() == timedelta(0)
+    ended = next(line for line in lines if line.get("finish_reason") == "length")
+    assert (ended["prompt_tokens"], ended["completion_tokens"], ended["num_resumes"]) == (5, 8, 0)
+    assert (ended["prefill"], ended["decode"]) == ("prefill-0", "decode-0")
+    assert min(ended[f"{phase}_s"] for phase in ("queue", "prefill", "handoff_wait", "decode")) > 0
+    attempted = next(line for line in lines if line.get("request_id") == ended["request_id"])
+    assert attempted["attempt"]
+    by_workers = [line for line in lines if line["logger"] == "twinpool.worker_actor"]
+    assert {(line["worker"], line["pool"]) for line in by_workers} == {
+        ("prefill-0", "prefill"),
+        ("decode-0", "decode"),
+    }
+    assert len({line["incarnation"] for line in by_workers}) == 3  # one was killed
+    lost = [line for line in lines if line["logger"] == "router.keeper" and line["level"] == "warning"]
+    assert [line["worker"] for line in lost] == ["decode-0"]
+    # Ray's words on the death come by another way, and no secret by any.
+    assert any(line["logger"] == "ray" for line in lines)
+    assert not re.search(
+        r"[0-9a-f]{64}", "".join(line["message"] for line in lines if line["logger"] != "ray")
+    )
+
+
 def test_sigterm_lets_the_running_stream_finish_and_leaves_nothing_behind(served: Served) -> None:
     match = READY.fullmatch(served.first_line)
     assert match
@@ -149,6 +190,7 @@ def test_sigterm_lets_the_running_stream_finish_and_leaves_nothing_behind(served
     assert json.loads(answer)["usage"]["completion_tokens"] >= 1
     out, _ = served.process.communicate(timeout=STOP_S)
     assert served.process.returncode == 0
+    assert served.log()[-1]["message"] == "stopped"
     assert out == ""  # nothing but the ready line ever
     assert served.descendants() == []
     assert len(set(Path("/tmp").glob("tp-*"))) < len(folders)

@@ -16,6 +16,7 @@ _OTHER_VALUES: Mapping[str, str] = {
     "dtype": "float32",
     "transport": "ray",
     "log_level": "debug",
+    "log_format": "json",
     "cache_dir": "/tmp/models",
     "host": "0.0.0.0",
     "prefill_resources": "cpus=2",

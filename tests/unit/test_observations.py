@@ -127,7 +127,7 @@ def test_a_deadline_that_passes_is_counted_for_the_phase_it_passed_in(phase: Pha
     bench.fleet.brings(phase, timeout_s=2.0)
     for command in bench.fleet.passes(2.0):
         if isinstance(command, Fail):
-            bench.observations.failed(command.request_id, command.error)
+            bench.observations.failed(command.request_id, command.error, bench.fleet.now)
     label = TIMED_AS[phase].removesuffix("_s")
     assert bench.value("requests_expired_total", phase=label) == 1
 
@@ -136,9 +136,9 @@ def test_only_users_deadlines_are_counted_and_no_other_failure() -> None:
     bench = Bench()
     bench.observations.arrived(USER, 0.0)
     bench.observations.arrived(CANARY, 0.0)
-    bench.observations.failed("canary", DeadlineExceeded("late", phase="queue"))
-    bench.observations.failed("r", PoolUnavailable("no worker"))
-    bench.observations.failed("r", DeadlineExceeded("late", phase="queue"))
+    bench.observations.failed("canary", DeadlineExceeded("late", phase="queue"), bench.fleet.now)
+    bench.observations.failed("r", PoolUnavailable("no worker"), bench.fleet.now)
+    bench.observations.failed("r", DeadlineExceeded("late", phase="queue"), bench.fleet.now)
     assert bench.value("requests_expired_total", phase="queue") == 0
 
 

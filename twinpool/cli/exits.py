@@ -55,6 +55,11 @@ def complain(error: object, code: Exit) -> Exit:
 def complain_of(error: errors.TwinpoolError) -> Exit:
     """The same for a typed error, with its hint when to try again."""
     hint = "" if error.retry_after_s is None else f" (try again in {error.retry_after_s:g} s)"
+    return complain(f"{error}{hint}", code_of(error))
+
+
+def code_of(error: errors.TwinpoolError) -> Exit:
+    """The code for a typed error."""
     if isinstance(error, errors.InvalidRequest):
-        return complain(error, Exit.REFUSED)
-    return complain(f"{error}{hint}", _BY_REASON.get(error.reason, Exit.FAILED))
+        return Exit.REFUSED
+    return _BY_REASON.get(error.reason, Exit.FAILED)

@@ -193,6 +193,7 @@ class RayLauncher:
             handoff=self._config.handoff,
             host="127.0.0.1" if self._cluster.is_local else "",
             log_level=self._config.log_level,
+            log_format=self._config.log_format,
             orphan_timeout_s=self._config.router.orphan_timeout_s,
             secret=self.secret,
         )

@@ -15,25 +15,37 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from twinpool.cli.cluster import Cluster, ray_cluster
-from twinpool.cli.exits import Exit
+from twinpool.cli.exits import Exit, code_of
 from twinpool.cli.listening import require_free_ports
 from twinpool.cli.stdout import Say, only_results_on_stdout
-from twinpool.cli.system import ServingSystem
+from twinpool.cli.system import ServingSystem, Steps
+from twinpool.cli.worker_output import json_worker_output
 from twinpool.config import ServeConfig
-from twinpool.errors import InternalError
+from twinpool.errors import InternalError, TwinpoolError
+from twinpool.logs import set_up_logs
 from twinpool.model.config import PreparedModel
 from twinpool.model.pull import prepared_path
+
+log = logging.getLogger(__name__)
 
 
 def run(config: ServeConfig) -> int:
     """Serve until SIGINT or SIGTERM; the exit code. Raises StartFailed and the model's errors."""
-    steps = _Steps()
-    logging.basicConfig(
-        level=config.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logs(config.log_level, config.log_format)
+    if config.log_format != "json":
+        return _run(config, _Steps())
+    try:
+        return _run(config, _LoggedSteps())
+    except TwinpoolError as error:
+        log.critical("%s", error, extra={"error": error.reason})
+        return code_of(error)
+
+
+def _run(config: ServeConfig, steps: Steps) -> int:
     require_free_ports(config)
     folder, code = _prepared(config, steps)
     if folder is None:
@@ -42,6 +54,7 @@ def run(config: ServeConfig) -> int:
     steps(f"model {model.name} is prepared")
     with (
         only_results_on_stdout() as say,
+        json_worker_output() if config.log_format == "json" else nullcontext(),
         ray_cluster(config.ray_address, config.prefill + config.decode) as ray,
     ):
         steps("Ray is up" if ray.is_local else f"joined Ray at {config.ray_address}")
@@ -60,7 +73,18 @@ class _Steps:
         print(f"[{time.monotonic() - self._started_at:5.1f} s] {step}", file=sys.stderr, flush=True)
 
 
-def _prepared(config: ServeConfig, steps: _Steps) -> tuple[Path | None, int]:
+class _LoggedSteps:
+    """Tells each step as a line of the log, whatever its level."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger(f"{__name__}.steps")
+        self._log.setLevel(logging.INFO)
+
+    def __call__(self, step: str) -> None:
+        self._log.info("%s", step)
+
+
+def _prepared(config: ServeConfig, steps: Steps) -> tuple[Path | None, int]:
     """The prepared folder, or None and the exit code of a pull that has said why it failed.
 
     The model is converted in a process of its own, since that loads torch and transformers.
@@ -71,14 +95,26 @@ def _prepared(config: ServeConfig, steps: _Steps) -> tuple[Path | None, int]:
     steps(f"preparing model {config.model}, once")
     cache = ["--cache-dir", str(config.cache_dir)] if config.cache_dir else []
     command = [sys.executable, "-m", "twinpool.cli.app", "pull", config.model, *cache]
-    code = subprocess.run(command, stdout=sys.stderr, check=False).returncode  # noqa: S603 (our own command)
+    if config.log_format == "json":
+        code = _pull_by_steps(command, steps)
+    else:
+        code = subprocess.run(command, stdout=sys.stderr, check=False).returncode  # noqa: S603 (our own command)
     return prepared_path(config.model, config.cache_dir), code or Exit.MODEL
+
+
+def _pull_by_steps(command: list[str], steps: Steps) -> int:
+    with subprocess.Popen(  # noqa: S603 (our own command)
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as pulling:
+        for line in pulling.stdout or ():
+            steps(line.strip())
+    return pulling.returncode
 
 
 class _Serving:
     """One run of the system, from start to signal. say: prints on the real stdout."""
 
-    def __init__(self, config: ServeConfig, steps: _Steps, say: Say) -> None:
+    def __init__(self, config: ServeConfig, steps: Steps, say: Say) -> None:
         self._config = config
         self._steps = steps
         self._say = say
