@@ -54,12 +54,12 @@ class SharedCluster:
         self._head = subprocess.Popen(command, env=self.environment, stdout=quiet, stderr=quiet)
         wait_for(self._answers)
 
-    def add_node(self, resources: dict[str, int]) -> str:
-        """Another node, with custom resources; its mark, for `kill_node`."""
+    def add_node(self, resources: dict[str, int], labels: str) -> str:
+        """Another node, with custom resources and labels (KEY=VALUE); its mark, for `kill_node`."""
         mark = uuid.uuid4().hex
         command = [str(Path(sys.executable).parent / "ray"), "start", "--block", f"--address={self.address}"]
         command += ["--node-ip-address=127.0.0.1", "--num-cpus=4", "--object-store-memory=100000000"]
-        command += [f"--resources={json.dumps(resources)}", "--disable-usage-stats"]
+        command += [f"--resources={json.dumps(resources)}", f"--labels={labels}", "--disable-usage-stats"]
         quiet = subprocess.DEVNULL
         node = subprocess.Popen(command, env=self.environment | {NODE_MARK: mark}, stdout=quiet, stderr=quiet)
         self._nodes[mark] = node

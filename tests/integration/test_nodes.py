@@ -20,6 +20,7 @@ from twinpool.client.status import WorkerStatus
 from twinpool.types import Pool, WorkerState
 
 NUM_TOKENS = 24
+WANTS = "cpus=1,resource.decode=1,label.zone=a,env.POOL_OF_TEST=decode"
 
 
 def decode_worker(served: Serve) -> WorkerStatus:
@@ -31,16 +32,18 @@ def test_a_pool_waits_for_its_node_and_a_stream_outlives_the_nodes_loss(
     cluster: SharedCluster, serve: ServeOnce
 ) -> None:
     port = free_port()
-    served = serve.begin("--decode-resources", "cpus=1,resource.decode=1", "--ops-port", str(port))
+    served = serve.begin("--decode-resources", WANTS, "--ops-port", str(port))
     served.operations = f"127.0.0.1:{port}"
     wait_for(lambda: is_waiting(served))
     reason = decode_worker(served).reason
     assert "1 decode" in reason
+    assert "a node with zone=a" in reason
     assert "0 of 0 decode" in reason
 
-    node = cluster.add_node({"decode": 1})
+    node = cluster.add_node({"decode": 1}, "zone=a")
     served.wait_until_ready()
     require_exact_and_at_rest(served)
+    assert cluster.processes("POOL_OF_TEST=decode").keys() == {decode_worker(served).pid}
 
     case = reference_case("plain")
     reached = threading.Event()
@@ -60,7 +63,7 @@ def test_a_pool_waits_for_its_node_and_a_stream_outlives_the_nodes_loss(
         assert reached.wait(60.0)
         cluster.kill_node(node)
         wait_for(lambda: is_waiting(served))
-        cluster.add_node({"decode": 1})
+        cluster.add_node({"decode": 1}, "zone=a")
         tokens, resumes = answer.result(120.0)
     assert (len(tokens), resumes) == (400, 1)
     assert tokens[:NUM_TOKENS] == case.output_ids
