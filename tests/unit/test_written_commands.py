@@ -77,7 +77,7 @@ def test_every_option_named_in_a_sentence_is_one_of_a_command() -> None:
     }
     named = {match[1] for file in DOCUMENTS for code in inline(file) if (match := _OPTION.fullmatch(code))}
     assert named - options == set()
-    assert "--kv-memory-mib" in named
+    assert {"--kv-memory-mib", "--slow-reader-s"} <= named
 
 
 @pytest.mark.parametrize("file", [*DOCUMENTS, *MANIFESTS, *OTHERS], ids=name_of)

@@ -17,7 +17,7 @@ DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), DEPLOY /
 MANIFESTS = (DEPLOY / "compose.yaml", *sorted((DEPLOY / "kubernetes").rglob("*.yaml")))
 OTHERS = (DEPLOY / "Dockerfile", DEPLOY / "join-and-serve", *sorted(DEPLOY.rglob("*.toml")))
 
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`]+)`")
 # What may stand before a command.
 _BEFORE = {None, "do", "then", "until", "while", "exec", "--", "router", ";", "&&", "||", "|"}
