@@ -64,7 +64,10 @@ def queue_depth(looks: Sequence[Look]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One measure over the window. now: over the last seconds. cells: oldest first, None where unknown."""
+    """One measure over the window. now: over the last seconds, of the queue at the last look.
+
+    most: of all that is shown. cells: oldest first, None where unknown.
+    """
 
     now: float | None
     most: float | None
@@ -101,14 +104,16 @@ class History:
         last = int(newest_s / cell_s)
         bounds = [number * cell_s for number in range(last - num_shown + 1, last + 2)]
         shown = [self._between(measure, begin, min(end, newest_s)) for begin, end in pairwise(bounds)]
-        known = [cell for cell in shown if cell is not None]
+        now = self._now(measure, newest_s)
         return Line(
-            now=self._now(measure, newest_s),
-            most=max(known, default=None),
+            now=now,
+            most=max((value for value in (*shown, now) if value is not None), default=None),
             cells=(None,) * (num_cells - num_shown) + tuple(shown),
         )
 
     def _now(self, measure: Measure, newest_s: float) -> float | None:
+        if measure is queue_depth and len(self._looks) > 1:
+            return measure(self._looks[-2:])
         recent_s = max(RECENT_S, 2 * self._interval_s)
         return self._between(measure, max(newest_s - recent_s, self._looks[0].at_s), newest_s)
 
