@@ -37,7 +37,10 @@ class _Move:
 
 
 class Moves:
-    """Owned by the engine's thread. senders: the open pairs by decode incarnation."""
+    """Owned by the engine's thread.
+
+    senders: the open pairs by decode incarnation. blocks_per_step: most that are copied between two steps.
+    """
 
     def __init__(
         self,
@@ -45,11 +48,14 @@ class Moves:
         senders: Mapping[str, HandoffSender],
         block_size: int,
         publish: Callable[[Event], None],
+        *,
+        blocks_per_step: int = BLOCKS_PER_STEP,
     ) -> None:
         self._batch = batch
         self._senders = senders
         self._block_size = block_size
         self._publish = publish
+        self._blocks_per_step = blocks_per_step
         self._moves: dict[str, _Move] = {}
 
     def __bool__(self) -> bool:
@@ -87,7 +93,7 @@ class Moves:
 
     def advance(self) -> None:
         """Between two steps: copy a few blocks, the longest on the way first."""
-        budget = BLOCKS_PER_STEP
+        budget = self._blocks_per_step
         for move in list(self._moves.values()):
             row = self._row(move.command.attempt)
             if not move.accepted or row is None or budget == 0:
@@ -103,9 +109,9 @@ class Moves:
     def _push(self, move: _Move, row: Row, budget: int) -> int:
         """Blocks pushed. The newest token is not in the cache yet; its first step over there puts it in."""
         num_cached = blocks_for(row.length - 1, self._block_size)
-        num_full = (row.length - 1) // self._block_size
         is_last = num_cached - move.num_pushed <= budget
-        end = num_cached if is_last else min(move.num_pushed + budget, num_full)
+        # Before that, only blocks ahead of the row's last one: they are full.
+        end = num_cached if is_last else move.num_pushed + budget
         blocks = row.blocks[move.num_pushed : end]
         to = move.command.to
         if blocks and not move.sender.push(to, blocks, move.num_pushed):

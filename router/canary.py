@@ -87,7 +87,12 @@ class Canary:
                 flight.ending = output.ending
 
     def _pair(self, prefill: str, decode: str) -> PairView | None:
-        pairs = self._dispatcher.snapshot().pairs
+        """The pair, if it is joined and takes requests."""
+        snapshot = self._dispatcher.snapshot()
+        leaving = {view.id for view in snapshot.workers if view.state is WorkerState.DRAINING}
+        if leaving & {prefill, decode}:
+            return None
+        pairs = snapshot.pairs
         return next((pair for pair in pairs if (pair.prefill, pair.decode) == (prefill, decode)), None)
 
     def _why_unjoined(self, prefill: str, decode: str) -> str:
@@ -96,7 +101,7 @@ class Canary:
             state = states.get((pool, worker))
             if state is None:
                 return f"there is no {pool} worker {worker}"
-            if state in (WorkerState.STARTING, WorkerState.LOST):
+            if state in (WorkerState.STARTING, WorkerState.LOST, WorkerState.DRAINING):
                 return f"{pool} worker {worker} is {state}"
         return f"{prefill} has no hand-off connection to {decode}"
 

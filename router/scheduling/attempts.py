@@ -140,8 +140,11 @@ class Attempts:
 
     def copy(self, state: RequestState) -> None:
         """The room is there: have the row copied."""
-        if state.move is not None and (target := self._fleet.worker(state.move.decode_id)):
+        if state.move is None or state.move.copying:
+            return
+        if target := self._fleet.worker(state.move.decode_id):
             assert state.decode_id is not None  # noqa: S101 (it decodes)
+            state.move.copying = True
             move = m.MoveRow(state.attempt, state.move.attempt, target.incarnation)
             self._outbox.send(state.decode_id, move)
 

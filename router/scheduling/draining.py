@@ -36,6 +36,16 @@ class _Link:
     num_failures: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Arriving:
+    """A row that left source_id with so many tokens in its log. Until the next one comes, the last of its
+    cache may still be on its way, which the end of the source would cut off.
+    """
+
+    source_id: str
+    num_tokens: int
+
+
 class Draining:
     """All workers that are to leave. most_rows: of one decode worker."""
 
@@ -48,14 +58,19 @@ class Draining:
         self._most_rows = most_rows
         self._ttl_s = reservation_ttl_s
         self._links: dict[tuple[str, str], _Link] = {}
+        self._arriving: dict[str, _Arriving] = {}
 
-    def begin(self, worker: Worker, until: float) -> None:
-        """A worker is to leave; what it has until then is set back at `until`."""
+    def begin(self, worker: Worker, grace_s: float, now: float) -> None:
+        """A worker is to leave; what it still has after grace_s is set back."""
+        until = now + grace_s
         worker.drains_until = until if worker.drains_until is None else min(until, worker.drains_until)
         # Nothing moves to it any more.
         for state in self._attempts.moving_rows():
             if state.move is not None and state.move.decode_id == worker.worker_id:
                 self._attempts.drop_move(state)
+        for state in self._on(worker):
+            if state.phase is Phase.RESERVING:
+                self._attempts.set_back(state, Setback.DRAINED, f"{worker.worker_id} leaves", now)
 
     def tick(self, now: float) -> None:
         """Go on with every worker that is to leave."""
@@ -93,6 +108,8 @@ class Draining:
             # The reservation was lost, or given up, while the last word was on its way.
             self._attempts.set_back(state, Setback.DRAINED, "its reservation elsewhere is gone", now)
             return
+        assert state.decode_id is not None  # noqa: S101 (it decodes)
+        self._arriving[message.to] = _Arriving(state.decode_id, len(state.log))
         self._attempts.switch(state)
 
     def move_failed(self, message: m.MoveFailed) -> None:
@@ -107,8 +124,11 @@ class Draining:
                 self._attempts.drop_move(state, target_holds=False)
 
     def worker_left(self, worker: Worker) -> None:
-        """Forget a worker's connections."""
+        """Forget a worker's connections, and what has left it."""
         self._links = {ends: link for ends, link in self._links.items() if worker.incarnation not in ends}
+        self._arriving = {
+            attempt: row for attempt, row in self._arriving.items() if row.source_id != worker.worker_id
+        }
 
     def _join(self, source: Worker, now: float) -> None:
         for target in self._fleet.staying(Pool.DECODE):
@@ -139,13 +159,22 @@ class Draining:
                 num_moving += 1
 
     def _set_back(self, worker: Worker, now: float) -> None:
-        for state in self._on(worker):
+        for state in [*self._on(worker), *self._arriving_from(worker)]:
             self._attempts.set_back(state, Setback.DRAINED, f"{worker.worker_id} leaves", now)
 
     def _is_empty(self, worker: Worker) -> bool:
-        if self._on(worker) or worker.charged or worker.leaving:
+        if self._on(worker) or self._arriving_from(worker) or worker.charged or worker.leaving:
             return False
         return worker.load.running == worker.load.waiting == worker.load.blocks_quarantined == 0
+
+    def _arriving_from(self, worker: Worker) -> list[RequestState]:
+        """Requests whose rows have left a worker, and have not been stepped elsewhere yet."""
+        rows = [(self._attempts.current(attempt), row) for attempt, row in self._arriving.items()]
+        return [
+            state
+            for state, row in rows
+            if state is not None and row.source_id == worker.worker_id and len(state.log) == row.num_tokens
+        ]
 
     def _on(self, worker: Worker) -> list[RequestState]:
         """Requests that a worker still works for, the oldest first."""

@@ -92,7 +92,12 @@ class Pair:
     @property
     def usable(self) -> bool:
         """Whether it may take users' requests."""
-        return self.proven and not self.prefill.draining and not self.decode.draining
+        return self.proven and not self.draining
+
+    @property
+    def draining(self) -> bool:
+        """Whether one of its workers is to leave; then nobody joins, probes or uses it any more."""
+        return self.prefill.draining or self.decode.draining
 
     def broke(self, now: float) -> None:
         """It is not usable; join again after a while."""

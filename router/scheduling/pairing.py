@@ -25,7 +25,7 @@ class Pairing:
     def rejoin(self, now: float) -> None:
         """Join again what has been broken for long enough."""
         for pair in self._fleet.pairs():
-            if pair.rejoin_at is not None and now >= pair.rejoin_at:
+            if pair.rejoin_at is not None and now >= pair.rejoin_at and not pair.draining:
                 self.join(pair)
 
     def joined(self, prefill: Worker, decode_incarnation: str, transport: str, now: float) -> None:
@@ -35,6 +35,8 @@ class Pairing:
             self._outbox.send(prefill.worker_id, m.LeavePair(decode_incarnation))
             return
         pair.transport = transport
+        if pair.draining:
+            return
         pair.rejoin_at = now + PROBE_AGAIN_S
         ids = (prefill.worker_id, pair.decode.worker_id)
         self._outbox.put(ProbePair(*ids, prefill.incarnation, decode_incarnation))

@@ -54,7 +54,7 @@ def choose_prefill(fleet: Fleet, state: RequestState, *, most_prompts: int) -> W
 def _usable_pairs(fleet: Fleet, state: RequestState) -> list[Pair]:
     if state.request.pair is not None:
         pair = fleet.pair(*state.request.pair)
-        return [pair] if pair and pair.transport else []
+        return [pair] if pair and pair.transport and not pair.draining else []
     return [pair for pair in fleet.pairs() if pair.usable]
 
 
@@ -92,6 +92,6 @@ def has_room(decode: Worker, state: RequestState, num_tokens: int, most_rows: in
 
 
 def _reads(prefill: Worker, state: RequestState, most_prompts: int) -> bool:
-    if not has_slot(prefill, most_prompts):
+    if prefill.draining or not has_slot(prefill, most_prompts):
         return False
     return prefill.blocks_for(state.num_tokens) <= prefill.blocks_free

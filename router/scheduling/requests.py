@@ -75,12 +75,16 @@ class IllegalPhase(RuntimeError):
     """A request was about to skip a phase of its life: a bug."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Move:
-    """A row on its way to another decode worker: the attempt and the worker that it will go on with."""
+    """A row on its way to another decode worker: the attempt and the worker that it will go on with.
+
+    copying: the room is there, and the row's worker has been told to copy.
+    """
 
     attempt: str
     decode_id: str
+    copying: bool = False
 
 
 @dataclass(slots=True, eq=False)

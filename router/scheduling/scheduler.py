@@ -112,7 +112,7 @@ class Scheduler:
                 self._worker_down(event, now)
             case Drain(worker_id, grace_s):
                 if leaving := self.fleet.worker(worker_id):
-                    self._draining.begin(leaving, now + grace_s)
+                    self._draining.begin(leaving, grace_s, now)
             case WorkerSaid(worker_id, incarnation, message):
                 worker = self.fleet.worker(worker_id)
                 if worker is not None and worker.incarnation == incarnation:

@@ -1,50 +1,46 @@
-"""A decode worker that keeps the protocol: the real custody and batch around an invented model."""
+"""A decode worker that keeps the protocol: the real custody, batch and moves around an invented model."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from decode_worker.batch import Batch, Row, apply_tokens
 from decode_worker.custody import Custody
-from tests.property.simulated_workers import (
-    BLOCK_SIZE,
-    EOS,
-    NUM_BLOCKS,
-    Action,
-    Connection,
-    Content,
-    Model,
-    Worker,
-)
+from decode_worker.moves import Moves
+from tests.property.simulated_pairs import Connection, Content
+from tests.property.simulated_workers import BLOCK_SIZE, EOS, Action, Worker, World
 from twinpool import messages as m
 from twinpool.config import HandoffConfig
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.reservations import RowReady
+from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
 from twinpool.types import Pool
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32")
 CONFIG = HandoffConfig(quarantine_report_s=2.0)
+COPIED_PER_STEP = 2
+"""Blocks of rows that move away; few, so that they are stepped meanwhile."""
 
 
 class SimulatedDecode(Worker):
-    """memory: what its blocks hold. refuses_next: whatever is reserved.
+    """connections: from other workers, by their incarnations. refuses_next: whatever is reserved.
 
     dozes: all its rows wait for a block, which it has said; until time passes or its inbox fills.
     """
 
     pool = Pool.DECODE
 
-    def __init__(self, worker_id: str, incarnation: str, model: Model, clock: Callable[[], float]) -> None:
-        super().__init__(worker_id, incarnation)
-        self._model = model
+    def __init__(self, worker_id: str, incarnation: str, world: World) -> None:
+        super().__init__(worker_id, incarnation, world)
         self.connections: dict[str, Connection] = {}
-        self.memory: list[Content] = [("", 0)] * NUM_BLOCKS
         self.refuses_next = False
         self.dozes = False
-        self._inbox: deque[RowReady | m.Evict] = deque()
+        self._inbox: deque[RowReady | m.Evict | m.MoveRow | PairWord] = deque()
         self._batch = Batch()
+        ports = self.senders.ports
+        self._moves = Moves(self._batch, ports, BLOCK_SIZE, self.publish, blocks_per_step=COPIED_PER_STEP)
         self.custody = Custody(
             self.blocks,
             LAYOUT,
@@ -53,14 +49,15 @@ class SimulatedDecode(Worker):
             checksum=lambda block: block,
             enter=self._inbox.append,
             publish=self.publish,
-            clock=clock,
+            clock=world.clock,
         )
         self.custody.attach(self)
 
     @property
     def idle(self) -> bool:
         load = replace(self.custody.load(), progress=0)
-        return load == m.LoadReport(blocks_free=NUM_BLOCKS) and not self._batch and not self._inbox
+        at_rest = not self._batch and not self._moves and self.senders.idle
+        return load == m.LoadReport(blocks_free=self.world.num_blocks) and at_rest and not self._inbox
 
     def load(self) -> m.LoadReport:
         return self.custody.load()
@@ -82,10 +79,17 @@ class SimulatedDecode(Worker):
             case m.Revoke(attempt) | m.Evict(attempt):
                 if not self.custody.give_up(attempt):
                     self._inbox.append(m.Evict(attempt))
+            case m.MoveRow():
+                self._inbox.append(command)
+            case m.JoinPair(decode):
+                self.senders.join(decode)
+            case m.LeavePair(decode):
+                self.senders.leave(decode)
             case m.WriterGone(writer):
-                if connection := self.connections.pop(writer, None):
+                if not self.world.closes and (connection := self.connections.pop(writer, None)):
                     connection.open.clear()
                     self.custody.connection_ended(writer)
+                self.custody.writer_gone(writer)
             case _:
                 raise AssertionError(f"{command} is not for a decode worker")
 
@@ -96,6 +100,8 @@ class SimulatedDecode(Worker):
         for writer, connection in self.connections.items():
             if connection.words:
                 yield lambda writer=writer: self._hear(writer)  # type: ignore[misc]
+        for decode in self.senders.waiting():
+            yield lambda decode=decode: self.senders.hear(decode)  # type: ignore[misc]
         if not self.stopped and (self._inbox or (self._batch.active(most=1) and not self.dozes)):
             yield self._step
 
@@ -111,12 +117,16 @@ class SimulatedDecode(Worker):
         self.custody.session_lost()
         self._drain()
         for attempt in self._batch.attempts():
-            self._batch.leave(attempt)
-            self.custody.evict(attempt, m.ReleaseReason.EVICTED)
+            self._evict(attempt, m.ReleaseReason.EVICTED)
 
-    def hang_up(self) -> None:
-        for connection in self.connections.values():
-            connection.answers.append(("end", "", ()))
+    def die(self) -> None:
+        if self.alive:
+            super().die()
+            for connection in self.connections.values():
+                connection.answers.append(("end", "", ()))
+
+    def hear(self, word: PairWord) -> None:
+        self._inbox.append(word)
 
     def _hear(self, writer: str) -> None:
         connection = self.connections[writer]
@@ -140,15 +150,25 @@ class SimulatedDecode(Worker):
     def _drain(self) -> None:
         while self._inbox:
             message = self._inbox.popleft()
-            if isinstance(message, RowReady):
-                self._batch.enter(Row.of(message))
-            else:
-                self._batch.leave(message.attempt)
-                self.custody.evict(message.attempt, m.ReleaseReason.EVICTED)
+            match message:
+                case RowReady():
+                    self._batch.enter(Row.of(message))
+                case m.Evict(attempt):
+                    self._evict(attempt, m.ReleaseReason.EVICTED)
+                case m.MoveRow():
+                    self._moves.begin(message)
+                case Accepted() | Ended() | PairLost():
+                    self._moves.hear(message)
+
+    def _evict(self, attempt: str, reason: m.ReleaseReason, detail: str = "") -> None:
+        self._batch.leave(attempt)
+        self._moves.row_left(attempt)
+        self.custody.evict(attempt, reason, detail)
 
     def _step(self) -> None:
         self.pulse.beat()
         self._drain()
+        self._moves.advance()
         active = self._batch.active(most=9)
         rows = [row for row in active if self._has_room(row)]
         paused = [row.attempt for row in active if row not in rows]
@@ -158,8 +178,7 @@ class SimulatedDecode(Worker):
         if rows and self.fails_next:
             self.fails_next = False
             for row in rows:
-                self._batch.leave(row.attempt)
-                self.custody.evict(row.attempt, m.ReleaseReason.FAILED, "as told")
+                self._evict(row.attempt, m.ReleaseReason.FAILED, "as told")
         elif rows:
             tokens = [self._next_token(row) for row in rows]
             row_tokens = apply_tokens(rows, tokens, frozenset({EOS}))
@@ -176,9 +195,14 @@ class SimulatedDecode(Worker):
     def _next_token(self, row: Row) -> int:
         """Writes the newest token, then reads the row's cache, which must be its own and whole."""
         newest = row.length - 1
-        if newest % BLOCK_SIZE == 0:
-            self.memory[row.blocks[newest // BLOCK_SIZE]] = self.memory[row.blocks[0]]
-        contents = {self.memory[block] for block in row.blocks[: newest // BLOCK_SIZE + 1]}
-        ((attempt, prompt),) = contents
-        assert attempt == row.attempt
-        return self._model(prompt, row.num_outputs)
+        prompt = self.memory[row.blocks[0]].prompt
+        last, num_before = divmod(newest, BLOCK_SIZE)
+        cached = [self._content(row, prompt, block) for block in range(last)]
+        if num_before:
+            cached.append(replace(self._content(row, prompt, last), num_tokens=num_before))
+        assert [self.memory[block] for block in row.blocks[: len(cached)]] == cached
+        self.memory[row.blocks[last]] = replace(self._content(row, prompt, last), num_tokens=num_before + 1)
+        return self.world.model(prompt, row.num_outputs)
+
+    def _content(self, row: Row, prompt: int, block: int) -> Content:
+        return Content(row.attempt, prompt, block * BLOCK_SIZE, BLOCK_SIZE)

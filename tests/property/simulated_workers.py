@@ -1,28 +1,40 @@
-"""What all simulated workers share: a life with ordered queues, and the connection of a pair.
-
-Every queue between two parties keeps its order; which queue moves next is the test's choice.
-"""
+"""What all simulated workers share: a life with ordered queues; see also `simulated_pairs`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tests.property.simulated_pairs import Content, Memory, Receiver, Senders
 from twinpool import messages as m
-from twinpool.kv.blocks import BlockPool
+from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.pulse import Pulse
+from twinpool.transfer.pairs import PairWord
 from twinpool.types import Pool
 
 BLOCK_SIZE = 2
-NUM_BLOCKS = 6
 EOS = 0
 
 Action = Callable[[], None]
-Content = tuple[str, int]
 Model = Callable[[int, int], int]
 """The token at a position of the answer to a prompt, which is known by its first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What workers live in. num_blocks: of each worker. decodes: all by incarnation, alive or not.
+
+    closes: whether the end of a process ends its connections, as with sockets; otherwise decode workers hear
+    of it from the router alone.
+    """
+
+    num_blocks: int
+    model: Model
+    clock: Callable[[], float]
+    closes: bool
+    decodes: Mapping[str, Receiver]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +46,32 @@ class Worker(ABC):
     """One life of a worker.
 
     alive: its process runs. session: the router hears it. stopped: its engine stands still, for good.
-    fails_next: its engine's next call raises.
+    fails_next: its engine's next call raises. retired: its seat is not filled again.
+    memory: what its blocks hold. senders: its connections to decode workers, over which it hands off.
     """
 
     pool: Pool
 
-    def __init__(self, worker_id: str, incarnation: str) -> None:
+    def __init__(self, worker_id: str, incarnation: str, world: World) -> None:
+        self.world = world
         self.worker_id = worker_id
         self.incarnation = incarnation
         self.alive = self.session = True
-        self.stopped = self.fails_next = False
+        self.stopped = self.fails_next = self.retired = False
         self.commands: deque[m.Command] = deque()
         self.events: deque[m.Event | Down] = deque()
-        self.blocks = BlockPool(NUM_BLOCKS)
+        self.blocks = BlockPool(world.num_blocks)
         self.pulse = Pulse()
+        self.memory: Memory = [Content("", 0, 0, 0)] * world.num_blocks
+        self.senders = Senders(incarnation, self.memory, world.decodes, self.hear, self.publish)
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether all its blocks are free."""
+        return self.blocks.count(Owner.FREE) == self.world.num_blocks
 
     def hello(self) -> m.Hello:
-        return m.Hello(self.pool, self.incarnation, 1, NUM_BLOCKS, BLOCK_SIZE, 1)
+        return m.Hello(self.pool, self.incarnation, 1, self.world.num_blocks, BLOCK_SIZE, 1)
 
     def publish(self, event: m.Event) -> None:
         if self.session:
@@ -70,7 +91,8 @@ class Worker(ABC):
         if self.alive:
             self.alive = False
             self.lose_session()
-            self.hang_up()
+            if self.world.closes:
+                self.senders.hang_up()
 
     def actions(self) -> Iterator[Action]:
         """What can happen next, but for the router's reading of events."""
@@ -93,47 +115,10 @@ class Worker(ABC):
     def free_all(self) -> None: ...
 
     @abstractmethod
-    def hang_up(self) -> None: ...
+    def hear(self, word: PairWord) -> None:
+        """A word about one of its hand-offs."""
 
     @property
     @abstractmethod
     def idle(self) -> bool:
         """Whether it holds nothing and does nothing."""
-
-
-class Connection:
-    """A pair's connection, whose words carry numbers of blocks.
-
-    open: block tables of hand-offs that have not ended, by attempt.
-
-    memory: the receiver's blocks, shared: whose cache was last written there, as attempt and prompt.
-    """
-
-    def __init__(self, memory: list[Content]) -> None:
-        self._memory = memory
-        self.words: deque[tuple[str, str, int]] = deque()
-        self.answers: deque[tuple[str, str, tuple[int, ...]]] = deque()
-        self.open: dict[str, tuple[int, ...]] = {}
-
-    def begin(self, attempt: str) -> None:
-        self.open[attempt] = ()
-        self.words.append(("begin", attempt, 0))
-
-    def push(self, attempt: str, first: int, num_blocks: int, content: Content) -> bool:
-        """Write straight into the receiver's memory, unless the hand-off has ended."""
-        if attempt not in self.open:
-            return False
-        for block in self.open[attempt][first : first + num_blocks]:
-            self._memory[block] = content
-        self.words.append(("progress", attempt, 0))
-        return True
-
-    def last_word(self, word: str, attempt: str, num_blocks: int = 0) -> bool:
-        if self.open.pop(attempt, None) is None:
-            return False
-        self.words.append((word, attempt, num_blocks))
-        return True
-
-    def close(self) -> None:
-        self.open.clear()
-        self.words.append(("end", "", 0))

@@ -9,16 +9,18 @@ from collections import deque
 from dataclasses import replace
 
 import pytest
+from hypothesis import event as seen
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router.ports import Request
-from router.scheduling.commands import Emit, Fail, ProbePair, ReplaceWorker, Send, SetBack
+from router.scheduling.commands import Drained, Emit, Fail, MoveEnded, ProbePair, ReplaceWorker, Send, SetBack
 from router.scheduling.events import (
     Aborted,
     Arrived,
     Cancelled,
+    Drain,
     PairFailed,
     PairProven,
     SchedulerEvent,
@@ -31,7 +33,7 @@ from router.scheduling.requests import Phase, RequestState, Setback
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from tests.property.simulated_decode import SimulatedDecode
 from tests.property.simulated_prefill import SimulatedPrefill
-from tests.property.simulated_workers import NUM_BLOCKS, Action, Down, Worker
+from tests.property.simulated_workers import BLOCK_SIZE, Action, Down, Worker, World
 from tests.property.witness import Answer, Watched
 from twinpool import messages as m
 from twinpool.types import Pool, RowParams
@@ -52,16 +54,21 @@ CHOICE = st.integers(0, 1 << 16)
 SECONDS = st.sampled_from([0.0, 0.0, 0.25, 1.0, 2.0, 4.0])
 PROMPT = st.tuples(
     st.integers(1, 7),
-    st.builds(RowParams, max_tokens=st.integers(1, 5), ignore_eos=st.booleans()),
-    st.none() | st.integers(0, 5),
+    st.builds(RowParams, max_tokens=st.integers(1, 5) | st.just(20), ignore_eos=st.booleans()),
+    st.none() | st.integers(0, 9),
     st.sampled_from([None, None, None, 1.0, 6.0]),
 )
 """Tokens of the prompt, parameters, tokens before end of sequence, and the deadline in seconds."""
 WITH_LOAD = (m.Granted, m.Refused, m.PrefillEnded, m.Released, m.StepDone, m.RowsPaused)
-OF_ATTEMPTS = (*WITH_LOAD, m.FirstToken, m.Written)
+OF_ATTEMPTS = (*WITH_LOAD, m.FirstToken, m.Written, m.RowMoved, m.MoveFailed)
 MOST_ROUNDS = 400
 MOST_ACTIONS = 5000
+TICK_SHARE = 0.2
+GRACE_S = st.sampled_from([10.0, 3.0, 1.0, 0.0])
 TICK_S = 0.5
+DRAIN_MARGIN_S = 5.0
+"""After the grace period, until a worker has let go of what was set back, if nothing stands still."""
+MOST_OF_A_POOL = 3
 FAULTS = ["dies", "dies", "loses its session", "loses its connections", "stops", "fails a call"]
 
 
@@ -70,6 +77,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     shaken: a loss may not have come through everywhere yet. leaving: by worker, what it was told to drop
     and has not said to be gone. moved_at: by incarnation, when the router last heard that it moves.
+    draining: by incarnation, when its grace ends. moves: attempts that rows move to; whether their copy was
+    asked for. num_moving: those whose end has not been said.
     """
 
     def __init__(self) -> None:
@@ -87,11 +96,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.admitted: set[str] = set()
         self.probes: deque[ProbePair] = deque()
         self.proofs: deque[PairProven | PairFailed] = deque()
+        self.draining: dict[str, float] = {}
+        self.moves: dict[str, bool] = {}
+        self.num_moving = 0
         self.leaving: dict[str, set[str]] = {}
         self.moved_at: dict[str, tuple[int, float]] = {}
         self.replacing: tuple[str, float] | None = None
         self.ticked_at = 0.0
-        self.sockets = True
+        self.world = self.new_world()
         self.canaries: dict[str, ProbePair] = {}
         self.heard: deque[WorkerSaid] = deque(maxlen=8)
 
@@ -99,19 +111,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         numbers = itertools.count(1)
         return Scheduler(self.limits, new_attempt=lambda: f"try-{next(numbers)}")
 
+    def new_world(self, num_blocks: int = 6, *, sockets: bool = True) -> World:
+        return World(num_blocks, self.model, lambda: self.now, sockets, self.decodes)
+
     # The world's rules.
 
     @initialize(
+        num_blocks=st.sampled_from([6, 6, 24]),
         prefill=st.integers(1, 2),
         decode=st.integers(1, 2),
         ready=st.booleans(),
         sockets=st.booleans(),
         most_attempts=st.sampled_from([1, 2, 4]),
     )
-    def start(self, prefill: int, decode: int, ready: bool, sockets: bool, most_attempts: int) -> None:
+    def start(
+        self, num_blocks: int, prefill: int, decode: int, ready: bool, sockets: bool, most_attempts: int
+    ) -> None:
         self.limits = replace(LIMITS, most_attempts=most_attempts)
         self.scheduler = self.new_scheduler()
-        self.sockets = sockets
+        self.world = self.new_world(num_blocks, sockets=sockets)
         self.tick()
         for worker_id in (*(f"p{n}" for n in range(prefill)), *(f"d{n}" for n in range(decode))):
             self.bring_up(worker_id)
@@ -120,9 +138,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(prompts=st.lists(PROMPT, min_size=1, max_size=3))
     def arrive(self, prompts: list[tuple[int, RowParams, int | None, float | None]]) -> None:
-        for num_prompt, params, num_tokens, timeout_s in prompts:
+        for num_prompt, asked, num_tokens, timeout_s in prompts:
             number = len(self.watched) + 1
             prompt_ids = (number,) * num_prompt
+            fits = self.world.num_blocks * BLOCK_SIZE - num_prompt
+            params = replace(asked, max_tokens=min(asked.max_tokens, fits))
             request = Request(f"r{number}", prompt_ids, params, timeout_s=timeout_s)
             self.submit(request, Answer(number, num_tokens))
 
@@ -152,10 +172,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         order = random.Random(seed)
         still = None if stalled is None else self.some_worker(stalled)
         for _ in range(num_actions):
-            if actions := self.actions(still):
-                order.choice(actions)()
-            if repeats and self.heard and order.random() < 0.2:
-                self.say_again(order.choice(self.heard))
+            self.act(order, stalled=still, repeats=repeats)
         about_to = any(worker.stopped or worker.fails_next for worker in self.workers.values())
         self.shaken = self.shaken and (about_to or bool(self.actions()))
         self.let_time_pass(seconds, at_once=jumps)
@@ -184,19 +201,19 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(choice=CHOICE, what=st.sampled_from(FAULTS))
     def go_wrong(self, choice: int, what: str) -> None:
-        worker = self.some_worker(choice)
-        self.shake()
-        match what:
-            case "dies":
-                worker.die()
-            case "loses its session":
-                worker.lose_session()
-            case "stops":
-                worker.stopped = True
-            case "fails a call":
-                worker.fails_next = True
-            case _ if isinstance(worker, SimulatedPrefill):
-                worker.break_connections()
+        self.strike(self.some_worker(choice), what)
+
+    @rule(choice=CHOICE, grace_s=GRACE_S, retires=st.booleans())
+    def drain(self, choice: int, grace_s: float, retires: bool) -> None:
+        """A worker is to leave, for good or to be started anew; nothing is lost by it."""
+        self.tell_to_drain(self.some_worker(choice), grace_s, retires=retires)
+
+    @rule(pool=st.sampled_from(Pool))
+    def grow(self, pool: Pool) -> None:
+        """A pool gets one more worker."""
+        names = (f"{pool[0]}{number}" for number in range(MOST_OF_A_POOL))
+        if name := next((name for name in names if name not in self.workers), None):
+            self.bring_up(name)
 
     # What holds always.
 
@@ -220,8 +237,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     def no_decode_worker_holds_more_than_it_has(self) -> None:
         for decode in self.decodes.values():
             load = decode.custody.load()
-            assert 0 <= load.blocks_free + load.blocks_quarantined <= NUM_BLOCKS
-            assert load.running + load.waiting <= NUM_BLOCKS
+            assert 0 <= load.blocks_free + load.blocks_quarantined <= self.world.num_blocks
+            assert load.running + load.waiting <= self.world.num_blocks
+
+    def check_what_holds_always(self) -> None:
+        """For those who play other than by the rules."""
+        self.every_open_request_is_known_and_no_other()
+        self.no_prefill_worker_is_given_more_than_it_holds()
+        self.no_decode_worker_holds_more_than_it_has()
 
     def teardown(self) -> None:
         """Nothing more goes wrong: every request ends, and then nobody holds anything."""
@@ -231,11 +254,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.scheduler.queue
         assert not self.scheduler.num_attempts
         assert self.scheduler.fleet.serves()
+        assert self.num_moving == 0
         for worker in self.scheduler.fleet.workers():
             assert not worker.charged
             assert not worker.leaving
             assert self.workers[worker.worker_id].idle
-            assert replace(worker.load, progress=0) == m.LoadReport(blocks_free=NUM_BLOCKS)
+            assert replace(worker.load, progress=0) == m.LoadReport(blocks_free=self.world.num_blocks)
 
     # How the world works.
 
@@ -262,22 +286,33 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def settle(self) -> None:
         """Everything moves until nothing moves any more."""
+        undisturbed_since = self.now
         for _ in range(MOST_ROUNDS):
             self.replace_lost_workers()
-            for _ in range(MOST_ACTIONS):
+            for turn in range(MOST_ACTIONS):
                 if not (actions := self.actions()):
                     break
-                actions[0]()
+                actions[turn % len(actions)]()
+                if turn % 10 == 0:
+                    self.tick()
             else:
                 raise AssertionError("it goes round in circles")
             if self.is_settled():
                 return
+            if any(worker.stopped for worker in self.workers.values()):
+                undisturbed_since = self.now
+            for worker in self.scheduler.fleet.workers():
+                until = max(self.draining.get(worker.incarnation, self.now), undisturbed_since)
+                assert self.now <= until + DRAIN_MARGIN_S, "it does not get empty"
             self.let_time_pass(TICK_S, at_once=True)
         raise AssertionError(f"still not settled: {list(self.scheduler.requests.values())}")
 
     def is_settled(self) -> bool:
-        working = any(worker.stopped for worker in self.workers.values()) or self.lost_workers()
-        return not self.scheduler.requests and self.scheduler.fleet.serves() and not working
+        if self.lost_workers() or any(worker.stopped for worker in self.workers.values()):
+            return False
+        fleet = self.scheduler.fleet
+        drained = not any(worker.draining for worker in fleet.workers())
+        return not self.scheduler.requests and fleet.serves() and drained
 
     def actions(self, stalled: Worker | None = None) -> list[Action]:
         """All that can happen next."""
@@ -316,10 +351,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         incarnation = f"{worker_id}-{len(self.lives)}"
         worker: Worker
         if worker_id.startswith("p"):
-            worker = SimulatedPrefill(worker_id, incarnation, self.model, self.decodes, closes=self.sockets)
+            worker = SimulatedPrefill(worker_id, incarnation, self.world)
         else:
-            worker = SimulatedDecode(worker_id, incarnation, self.model, clock=lambda: self.now)
-            self.decodes[incarnation] = worker
+            worker = self.decodes[incarnation] = SimulatedDecode(worker_id, incarnation, self.world)
         self.workers[worker_id] = worker
         self.lives.append(worker)
         self.leaving[worker_id] = set()
@@ -339,15 +373,60 @@ class SchedulerMachine(RuleBasedStateMachine):
     def replace_lost_workers(self) -> None:
         for worker in self.lost_workers():
             worker.die()
-            self.bring_up(worker.worker_id)
+            if worker.retired:
+                del self.workers[worker.worker_id]
+            else:
+                self.bring_up(worker.worker_id)
+
+    def staying(self, pool: Pool) -> list[Worker]:
+        """Those whose seats are filled again."""
+        return [worker for worker in self.workers.values() if worker.pool is pool and not worker.retired]
 
     def some_worker(self, choice: int) -> Worker:
         workers = list(self.workers.values())
         return workers[choice % len(workers)]
 
+    def tell_to_drain(self, worker: Worker, grace_s: float, *, retires: bool) -> None:
+        if self.scheduler.fleet.worker(worker.worker_id) is None:
+            return
+        worker.retired = worker.retired or (retires and len(self.staying(worker.pool)) > 1)
+        until = self.now + grace_s
+        self.draining[worker.incarnation] = min(until, self.draining.get(worker.incarnation, until))
+        self.feed(Drain(worker.worker_id, grace_s))
+
+    def act(
+        self,
+        order: random.Random,
+        *,
+        stalled: Worker | None = None,
+        repeats: bool = False,
+        ticks: bool = False,
+    ) -> None:
+        """Something happens; now and then a message comes again, or the clock ticks, if so asked."""
+        if actions := self.actions(stalled):
+            order.choice(actions)()
+        if repeats and self.heard and order.random() < 0.2:
+            self.say_again(order.choice(self.heard))
+        if ticks and order.random() < TICK_SHARE:
+            self.tick()
+
     def submit(self, request: Request, answer: Answer) -> None:
         self.watched[request.request_id] = Watched(request, answer, self.now, may_fail=self.shaken)
         self.feed(Arrived(request))
+
+    def strike(self, worker: Worker, what: str) -> None:
+        self.shake()
+        match what:
+            case "dies":
+                worker.die()
+            case "loses its session":
+                worker.lose_session()
+            case "stops":
+                worker.stopped = True
+            case "fails a call":
+                worker.fails_next = True
+            case _:
+                worker.senders.lose_all()
 
     def shake(self) -> None:
         """Something is lost: it may cost all open requests, and those that come before it is known."""
@@ -401,9 +480,16 @@ class SchedulerMachine(RuleBasedStateMachine):
                     if setback is Setback.PREEMPTED:
                         assert candidates.pop() == request_id
                         candidates.clear()
+                    assert setback is not Setback.DRAINED or self.draining
                     self.watched[request_id].set_back(setback, self.limits.most_attempts, resumed=resumed)
                 case ProbePair():
+                    assert not {command.prefill, command.decode} & set(self.draining)
                     self.probes.append(command)
+                case MoveEnded(moved):
+                    seen(f"a row moved: {moved}")
+                    self.num_moving -= 1
+                case Drained(worker_id, incarnation):
+                    self.end_drained(self.workers[worker_id], incarnation)
                 case ReplaceWorker(worker_id, incarnation, reason):
                     assert self.workers[worker_id].incarnation == incarnation
                     if "stood still" in reason:
@@ -420,7 +506,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         load = message if isinstance(message, m.LoadReport) else getattr(message, "load", None)
         if load is not None and load.progress != self.moved_at[event.incarnation][0]:
             self.moved_at[event.incarnation] = (load.progress, self.now)
-        if isinstance(message, m.Released) and self.workers[event.worker_id].incarnation == event.incarnation:
+        worker = self.workers.get(event.worker_id)
+        if isinstance(message, m.Released) and worker and worker.incarnation == event.incarnation:
             self.leaving[event.worker_id].discard(message.attempt)
 
     def may_make_room(self, event: SchedulerEvent) -> list[str]:
@@ -436,6 +523,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         ]
         return [state.request_id for state in sorted(states, key=lambda state: state.arrival)[1:]]
 
+    def end_drained(self, worker: Worker, incarnation: str) -> None:
+        """A worker that is empty, as was asked, is ended."""
+        assert worker.incarnation == incarnation
+        assert incarnation in self.draining
+        assert worker.holds_nothing
+        worker.die()
+
     def check_stuck(self, worker_id: str, incarnation: str) -> None:
         """Only what has not moved for too long is replaced, and one after the other."""
         assert self.now - self.moved_at[incarnation][1] > LIMITS.stuck_after_s
@@ -445,13 +539,27 @@ class SchedulerMachine(RuleBasedStateMachine):
     def send(self, worker: Worker, command: m.Command, placed: list[Watched]) -> None:
         assert self.scheduler.fleet.worker(worker.worker_id) is not None
         match command:
-            case m.Reserve(attempt, num_tokens):
+            case m.Reserve(attempt, num_tokens, writer):
+                assert worker.incarnation not in self.draining
                 assert attempt not in self.reserved | self.prefilled
                 self.reserved.add(attempt)
                 watched = self.watched_by_attempt(attempt)
-                assert num_tokens == len(watched.request.prompt_ids) + len(watched.log) + 1
-                placed.append(watched)
+                least = len(watched.request.prompt_ids) + len(watched.log) + 1
+                if writer in self.decodes:
+                    assert writer in self.draining
+                    assert (
+                        least
+                        <= num_tokens
+                        <= len(watched.request.prompt_ids) + watched.request.params.max_tokens
+                    )
+                    self.moves[attempt] = False
+                    self.num_moving += 1
+                else:
+                    assert writer not in self.draining
+                    assert num_tokens == least
+                    placed.append(watched)
             case m.Prefill(attempt, decode=decode):
+                assert not {worker.incarnation, decode} & set(self.draining)
                 assert attempt not in self.prefilled
                 assert (decode is not None) == (attempt in self.reserved)
                 self.prefilled.add(attempt)
@@ -460,8 +568,14 @@ class SchedulerMachine(RuleBasedStateMachine):
                 watched.overtaken_at = None
                 if decode is None:
                     placed.append(watched)
+            case m.MoveRow(_, to, decode):
+                assert worker.incarnation in self.draining
+                assert decode not in self.draining
+                assert self.moves[to] is False
+                self.moves[to] = True
             case m.Admit(attempt):
-                assert attempt in self.reserved & self.prefilled
+                assert attempt in self.reserved
+                assert self.moves.get(attempt, attempt in self.prefilled)
                 assert attempt not in self.admitted
                 self.admitted.add(attempt)
             case m.Revoke(attempt) | m.Evict(attempt):
@@ -471,7 +585,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def watched_by_attempt(self, attempt: str) -> Watched:
         states = self.scheduler.requests.values()
-        return self.watched[next(state.request_id for state in states if state.attempt == attempt)]
+        held = (state for state in states if attempt in (state.attempt, state.move and state.move.attempt))
+        return self.watched[next(held).request_id]
 
     def check_order(self, placed: list[Watched]) -> None:
         """Those placed at once go in the queue's order, and none that waits is overtaken without end."""

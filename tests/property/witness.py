@@ -55,6 +55,11 @@ class Watched:
     def is_canary(self) -> bool:
         return self.request.pair is not None
 
+    @property
+    def most_tokens(self) -> int:
+        """Of prompt and answer."""
+        return len(self.request.prompt_ids) + self.request.params.max_tokens
+
     def hear(self, output: Output, now: float) -> None:
         """Tokens came: the next ones of the answer, in order; an ending is the last word."""
         assert not self.ended, "nothing follows the terminal event"

@@ -104,3 +104,14 @@ async def test_a_canary_that_is_cancelled_closes_its_request() -> None:
     with pytest.raises(asyncio.CancelledError):
         await flight
     assert all(stream.closed.is_set() for stream in dispatcher.streams.values())
+
+
+@pytest.mark.parametrize("leaving", ["prefill-0", "decode-0"])
+async def test_a_pair_with_a_draining_worker_sends_no_canary(leaving: str) -> None:
+    dispatcher = FakeDispatcher()
+    views = [replace(v, state=WorkerState.DRAINING) if v.id == leaving else v for v in (PREFILL, DECODE)]
+    dispatcher.change(workers=tuple(views))
+    check = await canary(dispatcher).check(*PAIR)
+    pool = leaving.partition("-")[0]
+    assert (check.failed_hop, check.detail) == (Hop.PAIR, f"{pool} worker {leaving} is draining")
+    assert not dispatcher.streams
