@@ -96,7 +96,8 @@ class Scaling:
                     if now and now != before:
                         return now
                     if seat.worker_id not in self._roster.seats:
-                        raise StartFailed(f"{seat.worker_id} was given up: {seat.reason}")
+                        what = "was removed meanwhile" if seat.retired else "was given up"
+                        raise StartFailed(f"{seat.worker_id} {what}: {seat.reason}")
                     await asyncio.sleep(POLL_S)
         except TimeoutError as error:
             raise StartFailed(f"{seat.worker_id} is not ready again: {seat.reason}") from error

@@ -1,0 +1,202 @@
+"""A keeper of pools whose launcher, workers and dispatcher do what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from router.keeper import PoolKeeper
+from router.launcher import StartedWorker
+from router.metrics import Metrics
+from router.scheduling.commands import Drained
+from router.seats import Roster
+from twinpool.config import RouterConfig, ServeConfig
+from twinpool.errors import StartFailed
+from twinpool.messages import Hello
+from twinpool.types import Pool
+
+MOST_TURNS = 1000
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Let everything else run until this holds."""
+    for _ in range(MOST_TURNS):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it does not come to hold")
+
+
+async def rest() -> None:
+    """Let everything run that can."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def _future() -> asyncio.Future[str]:
+    return asyncio.get_running_loop().create_future()
+
+
+@dataclass(eq=False)
+class Life:
+    """One life of a worker. ended: how its process ends; session_over: how its session does."""
+
+    worker: StartedWorker
+    ended: asyncio.Future[str] = field(default_factory=_future)
+    session_over: asyncio.Future[str] = field(default_factory=_future)
+    stopped: bool = False
+    killed: bool = False
+    released: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.stopped or self.killed
+
+
+class FakeLauncher:
+    """trouble: what the next starts raise. may_start: held back while it is not set."""
+
+    secret = "a secret"
+
+    def __init__(self) -> None:
+        self.lives: list[Life] = []
+        self.trouble: deque[Exception] = deque()
+        self.may_start = asyncio.Event()
+        self.may_start.set()
+        self.seats: dict[str, Pool] = {}
+        self.num_starts = 0
+        self.says_waiting = ""
+
+    def life(self, worker_id: str) -> Life:
+        """The newest of a seat's."""
+        return next(life for life in reversed(self.lives) if life.worker.worker_id == worker_id)
+
+    async def take_over(self, seats: Mapping[str, Pool]) -> None:
+        self.seats = dict(seats)
+
+    async def start(self, worker_id: str, pool: Pool, waits: Callable[[str], None]) -> StartedWorker:
+        self.num_starts += 1
+        if self.says_waiting:
+            waits(self.says_waiting)
+        await self.may_start.wait()
+        if self.trouble:
+            raise self.trouble.popleft()
+        incarnation = f"{worker_id}-{len(self.lives)}"
+        worker = StartedWorker(worker_id, pool, incarnation, address=incarnation, node="node-1")
+        self.lives.append(Life(worker))
+        return worker
+
+    async def wait_for_exit(self, worker: StartedWorker) -> str:
+        return await asyncio.shield(self._of(worker).ended)
+
+    async def stop(self, worker: StartedWorker) -> None:
+        self._of(worker).stopped = True
+
+    async def kill(self, worker: StartedWorker) -> None:
+        life = self._of(worker)
+        life.killed = not life.released
+        if not life.ended.done():
+            life.ended.set_result("it was killed")
+
+    def release(self, worker: StartedWorker) -> None:
+        self._of(worker).released = True
+
+    def _of(self, worker: StartedWorker) -> Life:
+        return next(life for life in self.lives if life.worker is worker)
+
+
+class FakeSession:
+    """A session with the worker that an address names. refuses: whether none opens."""
+
+    refuses = False
+    launcher: FakeLauncher
+
+    def __init__(self, address: str, secret: str) -> None:
+        assert secret == FakeLauncher.secret
+        self._life = next(life for life in self.launcher.lives if life.worker.address == address)
+
+    async def open(self, timeout_s: float) -> Hello:
+        if self.refuses:
+            raise StartFailed("no session")
+        worker = self._life.worker
+        return Hello(worker.pool, worker.incarnation, 1, 8, 4, 64)
+
+    async def run(self, listener: object) -> str:
+        return await asyncio.shield(self._life.session_over)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class FakeDispatcher:
+    """Notes what it is told. up: worker ids."""
+
+    def __init__(self) -> None:
+        self.up: set[str] = set()
+        self.down: list[str] = []
+        self.drains: list[tuple[str, float]] = []
+        self.given_up: list[str] = []
+
+    def worker_up(self, worker_id: str, hello: Hello, session: object) -> None:
+        self.up.add(worker_id)
+
+    def worker_down(self, worker_id: str, incarnation: str, reason: str) -> None:
+        self.down.append(incarnation)
+        self.up.discard(worker_id)
+
+    def worker_said(self, worker_id: str, incarnation: str, event: object) -> None:
+        """Nobody listens."""
+
+    def drain_worker(self, worker_id: str, grace_s: float) -> None:
+        self.drains.append((worker_id, grace_s))
+
+    def give_up(self, message: str) -> None:
+        self.given_up.append(message)
+
+
+class Kept:
+    """A keeper among fakes."""
+
+    def __init__(self, prefill: int = 1, decode: int = 1, *, crash_loop_limit: int = 3) -> None:
+        self.launcher = FakeLauncher()
+        self.dispatcher = FakeDispatcher()
+        self.roster = Roster()
+        self.metrics = Metrics()
+        self.broken: list[BaseException] = []
+        router = RouterConfig(grace_s=4.0, crash_loop_limit=crash_loop_limit)
+        config = ServeConfig(prefill=prefill, decode=decode, router=router)
+        dispatcher: Any = self.dispatcher
+        self.keeper = PoolKeeper(
+            config,
+            self.launcher,
+            dispatcher,
+            self.roster,
+            self.metrics,
+            lambda words: None,
+            self.broken.append,
+        )
+
+    def is_up(self, *worker_ids: str) -> bool:
+        return self.dispatcher.up.issuperset(worker_ids)
+
+    async def start(self) -> None:
+        """All workers come up, and serve."""
+        self.keeper.start()
+        await until(lambda: self.is_up(*self.roster.seats))
+        for seat in self.roster.seats.values():
+            seat.was_ready = True
+
+    async def is_another_life(self, worker_id: str, before: Life) -> Life:
+        """The next life of a seat, once it is up."""
+        await until(lambda: self.launcher.life(worker_id) is not before and self.is_up(worker_id))
+        return self.launcher.life(worker_id)
+
+    def says_empty(self, worker_id: str) -> None:
+        self.keeper.drained(Drained(worker_id, self.launcher.life(worker_id).worker.incarnation))
+
+    def restarts(self, pool: Pool, reason: str) -> float:
+        labels = {"pool": pool.value, "reason": reason}
+        return self.metrics.registry.get_sample_value("twinpool_worker_restarts_total", labels) or 0.0
