@@ -108,7 +108,7 @@ class RunningDispatcher:
         self._auditor = Auditor(self.scheduler, self._send, config.handoff.quarantine_report_s)
         self._probes: set[asyncio.Task[None]] = set()
         self._draining = False
-        self._given_up = ""
+        self._given_up: dict[Pool | None, str] = {}
         self._capacity = UNKNOWN_CAPACITY_TOKENS
 
     # Dispatcher.
@@ -155,7 +155,7 @@ class RunningDispatcher:
     @property
     def serving(self) -> bool:
         """Whether users' requests have a pair to go to."""
-        return self.scheduler.fleet.serves() and not self._draining
+        return self.scheduler.fleet.serves() and not self._draining and not self._given_up
 
     # Workers, from who keeps them.
 
@@ -181,10 +181,15 @@ class RunningDispatcher:
         """A worker is to leave: nothing new goes to it, and what it has after grace_s is set back."""
         self._feed(Drain(worker_id, grace_s))
 
-    def give_up(self, message: str) -> None:
-        """A pool has no worker and will get none."""
-        self._given_up = message
+    def give_up(self, pool: Pool | None, message: str) -> None:
+        """A pool has no worker and will get none; without a pool: neither has any."""
+        self._given_up[pool] = message
         self._feed(PoolGivenUp(message))
+
+    def take_back(self, pool: Pool) -> None:
+        """A pool will get a worker after all."""
+        if self._given_up.pop(pool, None) is not None:
+            self._feed(PoolGivenUp(next(iter(self._given_up.values()), "")))
 
     def drain(self) -> None:
         """Take no more requests; those admitted go on."""
@@ -201,7 +206,7 @@ class RunningDispatcher:
         if self._draining:
             raise ServerDraining("the server is stopping", retry_after_s=1.0)
         if self._given_up:
-            raise PoolUnavailable(self._given_up, retry_after_s=GIVEN_UP_RETRY_S)
+            raise PoolUnavailable(next(iter(self._given_up.values())), retry_after_s=GIVEN_UP_RETRY_S)
         if not self._roster.has_served:
             raise PoolUnavailable("no prefill-decode pair is ready yet", retry_after_s=1.0)
 

@@ -5,14 +5,13 @@ One seat's life, over and over:
     starting ─► session open: warming ─► a canary passed: ready ─► exit or session lost ─► (backoff) starting
                                                            └───► draining ─► empty, ended ─► starting, or gone
 
-A worker that fails to become ready crash_loop_limit times in a row is given up. Once another router of the
-same deployment has taken a worker over, all are let go, alive.
+A worker that fails to become ready crash_loop_limit times in a row is given up, until it is renewed. Once
+another router of the same deployment has taken a worker over, all are let go, alive.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -22,13 +21,12 @@ from router.launcher import Launcher, StartedWorker
 from router.metrics import Metrics
 from router.scheduling.commands import Drained, ReplaceCause, ReplaceWorker
 from router.seats import Roster, Seat
-from router.worker_session import WorkerSession
+from router.worker_life import WorkerLife
 from twinpool.config import ServeConfig
 from twinpool.errors import NotPlaced, StartFailed, TakenOver
 from twinpool.types import Pool
 
 log = logging.getLogger(__name__)
-SESSION_TIMEOUT_S = 10.0
 BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0)
 DRAIN_MARGIN_S = 10.0
 """After the grace period, until a worker must have let go of what was set back."""
@@ -66,6 +64,7 @@ class PoolKeeper:
         self._causes: dict[str, ReplaceCause] = {}
         self._kills: set[asyncio.Task[None]] = set()
         self._leaves_alive = False
+        self._filled = False
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.taken_over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         for pool, size in ((Pool.PREFILL, config.prefill), (Pool.DECODE, config.decode)):
@@ -77,20 +76,31 @@ class PoolKeeper:
 
     def add(self, pool: Pool, number: int) -> None:
         """So many more workers."""
-        for seat in self._roster.add(pool, number):
-            self._run(self._keep(seat), seat)
+        seats = self._roster.add(pool, number)
+        self._dispatcher.take_back(pool)
+        if self._filled:
+            for seat in seats:
+                self._run(self._keep(seat), seat)
 
     def remove(self, seat: Seat) -> None:
         """One worker less: it drains, and leaves."""
         seat.retired = True
-        if not self._drain(seat):
-            for task, owner in self._tasks.items():
-                if owner is seat:
-                    task.cancel()
+        if self._drain(seat):
+            return
+        kept = [task for task, owner in self._tasks.items() if owner is seat]
+        for task in kept:
+            task.cancel()
+        if not kept:
+            self._roster.seats.pop(seat.worker_id, None)
 
-    def renew(self, seat: Seat) -> bool:
-        """Have a worker drain, end, and be started anew; False if it is not up."""
-        return self._drain(seat)
+    def renew(self, seat: Seat) -> None:
+        """Have a worker drain, end, and be started anew; one that was given up is tried again."""
+        if seat.given_up:
+            seat.given_up = False
+            self._dispatcher.take_back(seat.pool)
+            self._run(self._keep(seat), seat)
+        else:
+            self._drain(seat)
 
     def drained(self, command: Drained) -> None:
         """A draining worker holds nothing any more."""
@@ -116,12 +126,16 @@ class PoolKeeper:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if not self._leaves_alive:
+            await self._launcher.end_survivors()
 
     async def _fill(self) -> None:
-        seats = list(self._roster.seats.values())
-        await self._launcher.take_over({seat.worker_id: seat.pool for seat in seats})
-        for seat in seats:
+        await self._launcher.take_over({seat.worker_id: seat.pool for seat in self._roster.seats.values()})
+        self._filled = True
+        # Only now: until then operators may have added seats, or removed some.
+        for seat in self._roster.seats.values():
             self._run(self._keep(seat), seat)
+        await self._launcher.end_survivors(except_for=self._roster.seats)
 
     def _run(self, work: Coroutine[Any, Any, None], seat: Seat | None) -> None:
         task = asyncio.create_task(work)
@@ -133,7 +147,7 @@ class PoolKeeper:
         if seat.worker_id not in self._running or not seat.in_session:
             return False
         seat.draining.set()
-        log.info("worker %s is to drain", seat.worker_id, extra=_about(seat))
+        log.info("worker %s is to drain", seat.worker_id, extra=seat.about)
         self._dispatcher.drain_worker(seat.worker_id, self._config.router.grace_s)
         return True
 
@@ -146,6 +160,7 @@ class PoolKeeper:
                 reason = await self._live(seat)
             except NotPlaced as error:
                 seat.lost(error.message)
+                log.warning("worker %s: %s", seat.worker_id, error.message, extra=seat.about)
                 continue  # the cluster's want of room is no fault of the worker's
             except StartFailed as error:
                 num_failures += 1
@@ -155,7 +170,7 @@ class PoolKeeper:
             seat.lost(reason)
             cause = self._causes.pop(seat.worker_id, None) or _restart_reason(seat)
             level = logging.INFO if seat.draining.is_set() else logging.WARNING
-            log.log(level, "worker %s: %s", seat.worker_id, reason, extra=_about(seat))
+            log.log(level, "worker %s: %s", seat.worker_id, reason, extra=seat.about)
             if num_failures >= self._config.router.crash_loop_limit:
                 self._give_up(seat, reason)
                 return
@@ -167,64 +182,31 @@ class PoolKeeper:
         worker = await self._launcher.start(seat.worker_id, seat.pool, seat.waits)
         self._running[seat.worker_id] = worker
         seat.node = worker.node
-        session = WorkerSession(worker.address, self._launcher.secret)
+        drain_timeout_s = self._config.router.grace_s + DRAIN_MARGIN_S
+        life = WorkerLife(seat, worker, self._launcher, self._dispatcher, self._progress, drain_timeout_s)
+        gently = True  # if we are told to stop
         try:
-            reason = await self._serve(seat, worker, session)
-            if seat.empty.is_set():
-                await asyncio.shield(self._launcher.stop(worker))
+            reason = await life.run()
+            gently = seat.empty.is_set()
             return reason
+        except StartFailed:
+            gently = False
+            raise
         except TakenOver as error:
             self._let_go(error)
             raise asyncio.CancelledError from error
-        except asyncio.CancelledError:
-            await session.close()
-            if not self._leaves_alive:
-                await asyncio.shield(self._launcher.stop(worker))
-            raise
         finally:
             del self._running[seat.worker_id]
-            await session.close()
-            if self._leaves_alive:
-                self._launcher.release(worker)
-            # A worker whose session is gone may still run: only its end makes room for the next.
-            await asyncio.shield(self._launcher.kill(worker))
+            await asyncio.shield(self._end(worker, gently=gently))
 
-    async def _serve(self, seat: Seat, worker: StartedWorker, session: WorkerSession) -> str:
-        hello = await session.open(SESSION_TIMEOUT_S)
-        blocks, size = hello.blocks_total, hello.block_size
-        how = "is up" if not worker.attached else "was up and is taken over"
-        self._progress(f"{seat.worker_id} {how}: {blocks} blocks, {blocks * size} tokens")
-        about = _about(seat) | {"incarnation": worker.incarnation, "node": worker.node}
-        log.info(
-            "worker %s %s as %s, at %s", seat.worker_id, how, worker.incarnation, worker.node, extra=about
-        )
-        self._dispatcher.worker_up(seat.worker_id, hello, session)
-        seat.in_session = True
-        listener = functools.partial(self._dispatcher.worker_said, worker.worker_id, worker.incarnation)
-        ends = [
-            asyncio.create_task(session.run(listener)),
-            asyncio.create_task(self._launcher.wait_for_exit(worker)),
-            asyncio.create_task(self._until_drained(seat)),
-        ]
-        try:
-            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            return next(end for end in ends if end in done).result()
-        finally:
-            seat.in_session = False
-            self._dispatcher.worker_down(seat.worker_id, worker.incarnation, "the worker is gone")
-            for task in ends:
-                task.cancel()
-            # Gathered, not awaited one by one: our own cancellation must get through.
-            await asyncio.gather(*ends, return_exceptions=True)
-
-    async def _until_drained(self, seat: Seat) -> str:
-        await seat.draining.wait()
-        try:
-            async with asyncio.timeout(self._config.router.grace_s + DRAIN_MARGIN_S):
-                await seat.empty.wait()
-        except TimeoutError:
-            return "it was to drain, and still held something long after its grace period"
-        return "it was drained"
+    async def _end(self, worker: StartedWorker, *, gently: bool) -> None:
+        """A worker whose session is gone may still run: only its end makes room for the next."""
+        if self._leaves_alive:
+            self._launcher.release(worker)
+        elif gently:
+            await self._launcher.stop(worker)
+        else:
+            await self._launcher.kill(worker)
 
     def _let_go(self, error: TakenOver) -> None:
         """Another router has a worker, and so will have all: none may be ended by us any more."""
@@ -233,7 +215,7 @@ class PoolKeeper:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        self._dispatcher.give_up(error.message)
+        self._dispatcher.give_up(None, error.message)
         if not self.taken_over.done():
             self.taken_over.set_result(error.message)
 
@@ -247,18 +229,13 @@ class PoolKeeper:
             self._broken(error)
 
     def _give_up(self, seat: Seat, reason: str) -> None:
-        message = f"{seat.pool} worker {seat.worker_id} failed too often: {reason}"
-        log.error("%s", message, extra=_about(seat))
-        del self._roster.seats[seat.worker_id]
-        if not self._roster.wanted(seat.pool):
-            self._dispatcher.give_up(f"the {seat.pool} pool has no worker: {message}")
+        message = f"{seat.pool} worker {seat.worker_id} is given up: it failed too often: {reason}"
+        log.error("%s", message, extra=seat.about)
+        seat.given_up, seat.reason = True, f"given up: {reason}"
+        if all(each.given_up for each in self._roster.wanted(seat.pool)):
+            self._dispatcher.give_up(seat.pool, f"the {seat.pool} pool has no worker: {message}")
         if not self.failed.done():
             self.failed.set_result(message)
-
-
-def _about(seat: Seat) -> dict[str, str]:
-    """What a line of the log about its worker carries."""
-    return {"worker": seat.worker_id, "pool": seat.pool.value}
 
 
 def _restart_reason(seat: Seat) -> str:

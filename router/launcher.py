@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +35,10 @@ class Launcher(Protocol):
 
         seats: the pool of each worker id.
         """
+        ...
+
+    async def end_survivors(self, except_for: Collection[str] = ()) -> None:
+        """End what was taken over and is still unused, but for the seats (worker ids) that may yet use it."""
         ...
 
     async def start(self, worker_id: str, pool: Pool, waits: Callable[[str], None]) -> StartedWorker:

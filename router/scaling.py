@@ -60,9 +60,9 @@ class Scaling:
         seat = self._seat(worker_id)
         if seat.retired:
             return
-        if len(self._roster.wanted(seat.pool)) == 1:
+        if not self._others_ready(seat):
             raise InvalidRequest(
-                "worker_id", f"{worker_id} is its pool's only worker: add one first, or restart it"
+                "worker_id", f"{worker_id} is its pool's only worker that is ready: add one, or restart it"
             )
         self._keeper.remove(seat)
         self._metrics.scaled(seat.pool, "down")
@@ -101,6 +101,11 @@ class Scaling:
                     await asyncio.sleep(POLL_S)
         except TimeoutError as error:
             raise StartFailed(f"{seat.worker_id} is not ready again: {seat.reason}") from error
+
+    def _others_ready(self, seat: Seat) -> bool:
+        others = {each.worker_id for each in self._roster.wanted(seat.pool) if each is not seat}
+        views = self._take().workers
+        return any(view.id in others and view.state is WorkerState.READY for view in views)
 
     def _incarnation(self, seat: Seat, *states: WorkerState) -> str:
         views = (view for view in self._take().workers if view.id == seat.worker_id)

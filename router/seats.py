@@ -14,7 +14,8 @@ class Seat:
     """One worker's place in its pool.
 
     state: while no session is open; the scheduler's fleet says more then. reason: why it is not up, in words.
-    retired: not to be filled again. draining: its worker is to empty itself; empty: it has.
+    retired: not to be filled again. given_up: not filled for now, as it failed too often.
+    draining: its worker is to empty itself. empty: it has.
     was_ready: whether a canary has ever passed through its newest worker.
     """
 
@@ -24,10 +25,16 @@ class Seat:
     node: str = ""
     reason: str = ""
     retired: bool = False
+    given_up: bool = False
     in_session: bool = False
     was_ready: bool = False
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     empty: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What a line of the log about its worker carries."""
+        return {"worker": self.worker_id, "pool": self.pool.value}
 
     def begin_life(self) -> None:
         """A worker is being started."""

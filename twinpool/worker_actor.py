@@ -12,9 +12,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import ray
 import ray.util
@@ -50,11 +50,18 @@ class Worker(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Introduction:
-    """What a router must know of a worker to open a session. spec: as it was started, with its secret."""
+class Introduction(TypedDict):
+    """What a router must know of a worker to open a session.
 
-    spec: WorkerSpec
+    A plain dictionary, since it may be read by another version of Twinpool; `WorkerSpec.fingerprint` says
+    whether that matters.
+    """
+
+    worker_id: str
+    pool: str
+    incarnation: str
+    fingerprint: str
+    secret: str
     host: str
     port: int
     node: str
@@ -72,8 +79,12 @@ class WorkerActor:
         self._host = spec.host or _node_address()
         self._stopped = threading.Event()
         self._waiter = threading.Event()
+        self._worker: Worker | None = None
+        self._loading = False
+        self._placed_at = time.monotonic()
         _prepare_process(spec)
         _on_sigterm(self._leave)
+        threading.Thread(target=self._leave_if_orphaned, name="orphan", daemon=True).start()
 
     def node(self) -> str:
         """The address of the node that it was placed on."""
@@ -88,11 +99,12 @@ class WorkerActor:
         return self._introduce()
 
     def take_over(self) -> Introduction:
-        """The same, for a router that has found this worker: the present router's session ends first.
+        """The same, for a router that has found this worker: the present router's session is ended.
 
         Fails if it has not been loaded.
         """
-        self._worker.make_way()
+        self._loaded().make_way()
+        self._waiter.set()  # by which the present router knows, should it not hear its session's end
         return self._introduce()
 
     def wait(self) -> bool:
@@ -105,25 +117,47 @@ class WorkerActor:
 
     def stop(self) -> None:
         """End the worker's work; the process is left to the launcher."""
-        self._worker.stop()
+        if self._worker is not None:
+            self._worker.stop()
         self._stopped.set()
 
     # A group of its own, so that hand-offs never hold up the other calls, nor these them.
     @ray.method(concurrency_group="handoff")
     def hear_sender(self, word: str, *arguments: Any) -> Any:
         """See `twinpool.transfer.ray_receiver`."""
-        return self._worker.hear_sender(word, *arguments)
+        return self._loaded().hear_sender(word, *arguments)
+
+    def _loaded(self) -> Worker:
+        if self._worker is None:
+            raise RuntimeError("the worker is not loaded")
+        return self._worker
 
     def _introduce(self) -> Introduction:
-        return Introduction(self._spec, self._host, self._port, _node_address())
+        spec = self._spec
+        return Introduction(
+            worker_id=spec.worker_id,
+            pool=spec.pool.value,
+            incarnation=spec.incarnation,
+            fingerprint=spec.fingerprint,
+            secret=spec.secret,
+            host=self._host,
+            port=self._port,
+            node=_node_address(),
+        )
 
     def _leave_if_orphaned(self) -> None:
         timeout_s = self._spec.orphan_timeout_s
         while not self._stopped.wait(ORPHAN_POLL_S):
-            if self._worker.seconds_alone() > timeout_s:
+            if self._seconds_alone() > timeout_s:
                 log.warning("%s: no router for %g s; leaving", self._spec.worker_id, timeout_s)
                 self._leave()
                 return
+
+    def _seconds_alone(self) -> float:
+        """How long no router has wanted anything of us."""
+        if self._worker is not None:
+            return self._worker.seconds_alone()
+        return 0.0 if self._loading else time.monotonic() - self._placed_at
 
     def _leave(self) -> None:
         """End the worker, and then this process."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
 
 from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.types import Pool
@@ -44,6 +46,12 @@ class WorkerSpec:
         """The name of the actor that runs it, under Ray."""
         return f"{self.deployment}/{self.incarnation}"
 
-    def serves_like(self, other: WorkerSpec) -> bool:
-        """Whether a worker of one spec may take the place of one of the other's."""
-        return replace(self, incarnation="", secret="") == replace(other, incarnation="", secret="")
+    @property
+    def fingerprint(self) -> str:
+        """Equal for workers of which one may take the other's place: all that decides how they serve."""
+        decides = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("incarnation", "secret", "log_level", "log_format", "orphan_timeout_s")
+        }
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()

@@ -81,7 +81,7 @@ class PairFailed:
 
 @dataclass(frozen=True, slots=True)
 class PoolGivenUp:
-    """A pool has no worker and will not get one."""
+    """A pool has no worker and will not get one; an empty message: all have hope again."""
 
     message: str
 

@@ -222,7 +222,8 @@ def test_joins_leave_no_descriptor_mapping_or_thread_behind(bench: ShmBench) -> 
     before = _left()
     for number in range(50):
         join_and_leave(number)
-    assert _left() == before
+    # What earlier tests have left to the collector may be gone by now.
+    assert all(now <= earlier for now, earlier in zip(_left(), before, strict=True))
 
 
 def _settle() -> None:

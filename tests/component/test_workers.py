@@ -12,7 +12,7 @@ from tests.component.running_workers import BLOCK_BYTES, NUM_BLOCKS, RunningWork
 from tests.reference import reference_case
 from tests.scripted_transport import Fault
 from twinpool.engine.runner import Engine
-from twinpool.errors import StartFailed
+from twinpool.errors import StartFailed, TakenOver
 from twinpool.messages import (
     Admit,
     CancelPrefill,
@@ -188,8 +188,9 @@ async def test_newer_router_takes_over(workers: RunningWorkers, router: RouterDo
     attempt, _ = await router.start(SHORT.prompt_ids, 500)
     await router.decode.tokens(attempt, 2)
     async with RouterDouble(workers) as newer:
-        assert await router.decode.end() == "session ended"
-        assert await router.prefill.end() == "session ended"
+        for session in (router.decode, router.prefill):
+            with pytest.raises(TakenOver):
+                await session.end()
         assert await newer.answer(SHORT.prompt_ids, NUM_TOKENS) == SHORT.output_ids[:NUM_TOKENS]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ from decode_worker.actor import build_decode_worker
 from prefill_worker.actor import build_prefill_worker
 from router.launcher import StartedWorker
 from twinpool.cli.cluster import NAMESPACE, Cluster
+from twinpool.cli.ray_calls import end, last_line, result
 from twinpool.cli.survivors import Survivor, take_over
 from twinpool.config import ServeConfig
 from twinpool.errors import NotPlaced, StartFailed, TakenOver
@@ -31,6 +32,7 @@ from twinpool.worker_actor import Introduction, Worker, remote_worker_actor
 from twinpool.worker_spec import WorkerSpec
 
 STOP_TIMEOUT_S = 5.0
+CREATE_TIMEOUT_S = 30.0
 MIB = 1024 * 1024
 PLACED_SOON_S = 10.0
 """A process that is not there by then is reported to wait."""
@@ -68,47 +70,61 @@ class RayLauncher:
         """
         if self._cluster.is_local:
             return
-
-        def wanted(spec: WorkerSpec) -> bool:
-            pool = seats.get(spec.worker_id)
-            return pool is not None and spec.serves_like(self._spec(spec.worker_id, pool, ""))
-
+        wanted = {worker_id: self._spec(worker_id, pool, "").fingerprint for worker_id, pool in seats.items()}
         self._survivors = await take_over(self._config.deployment, wanted)
         for survivor in self._survivors.values():
-            self.secret = survivor.introduction.spec.secret
+            self.secret = survivor.introduction["secret"]
+
+    async def end_survivors(self, except_for: Collection[str] = ()) -> None:
+        """See `Launcher.end_survivors`."""
+        unused = [worker_id for worker_id in self._survivors if worker_id not in except_for]
+        await asyncio.gather(*(end(self._survivors.pop(worker_id).actor) for worker_id in unused))
 
     async def start(self, worker_id: str, pool: Pool, waits: Callable[[str], None]) -> StartedWorker:
         """See `Launcher.start`. Placing and loading are each bounded by start_timeout_s."""
         if survivor := self._survivors.pop(worker_id, None):
             return self._started(survivor.actor, survivor.introduction, attached=True)
-        incarnation = f"{worker_id}-{secrets.token_hex(6)}"
-        spec = self._spec(worker_id, pool, incarnation)
-        options = self._options(spec)
-        named = self._actor_class.options(**options)
-        # Creating a named actor asks the cluster, and waits for its answer.
-        actor = await asyncio.to_thread(named.remote, spec, self._builders[pool])
-        self._actors[incarnation] = actor
+        spec = self._spec(worker_id, pool, f"{worker_id}-{secrets.token_hex(6)}")
+        actor = await self._create(spec)
+        self._actors[spec.incarnation] = actor
         try:
             await self._placed(actor, self._config.resources(pool), waits)
             timeout_s = self._config.router.start_timeout_s
-            introduction = await asyncio.wait_for(_result(actor.load.remote()), timeout_s)
+            introduction = await asyncio.wait_for(result(actor.load.remote()), timeout_s)
         except TimeoutError as error:
-            await self._kill(incarnation)
+            await self._kill(spec.incarnation)
             raise StartFailed(f"not up within {timeout_s:g} s") from error
-        except ray.exceptions.RayError as error:
-            await self._kill(incarnation)
-            raise StartFailed(_last_line(error)) from error
         except (NotPlaced, asyncio.CancelledError):
-            await asyncio.shield(self._kill(incarnation))
+            await asyncio.shield(self._kill(spec.incarnation))
             raise
+        except Exception as error:
+            # Ray's, or the worker's own: in any case this life is over, and its seat is to try again.
+            await self._kill(spec.incarnation)
+            raise StartFailed(last_line(error)) from error
         return self._started(actor, introduction, attached=False)
+
+    async def _create(self, spec: WorkerSpec) -> Any:
+        """The actor, not placed yet. One that comes too late, or that nobody wants any more, is ended."""
+        named = self._actor_class.options(**self._options(spec))
+        # Creating a named actor asks the cluster, and waits for its answer.
+        creation = asyncio.ensure_future(asyncio.to_thread(named.remote, spec, self._builders[spec.pool]))
+        try:
+            return await asyncio.wait_for(asyncio.shield(creation), CREATE_TIMEOUT_S)
+        except TimeoutError as error:
+            creation.add_done_callback(_end_when_created)
+            raise StartFailed(f"the cluster has not answered within {CREATE_TIMEOUT_S:g} s") from error
+        except asyncio.CancelledError:
+            creation.add_done_callback(_end_when_created)
+            raise
+        except Exception as error:
+            raise StartFailed(last_line(error)) from error
 
     async def wait_for_exit(self, worker: StartedWorker) -> str:
         """See `Launcher.wait_for_exit`."""
         try:
             was_stopped = await asyncio.shield(self._exits[worker.incarnation])
         except ray.exceptions.RayError as error:
-            return _last_line(error)
+            return last_line(error)
         if not was_stopped:
             raise TakenOver(TAKEN_OVER)
         return "it was stopped"
@@ -120,7 +136,7 @@ class RayLauncher:
             return
         # Stuck or dead already: then the kill ends it.
         with contextlib.suppress(TimeoutError, ray.exceptions.RayError):
-            await asyncio.wait_for(_result(actor.stop.remote()), STOP_TIMEOUT_S)
+            await asyncio.wait_for(result(actor.stop.remote()), STOP_TIMEOUT_S)
         await self._kill(worker.incarnation)
 
     async def kill(self, worker: StartedWorker) -> None:
@@ -150,35 +166,36 @@ class RayLauncher:
 
     async def _placed(self, actor: Any, wants: PoolResources, waits: Callable[[str], None]) -> None:
         """Until the actor's process is there. Raises NotPlaced after start_timeout_s."""
-        placed = asyncio.ensure_future(_result(actor.node.remote()))
-        timeout_s = self._config.router.start_timeout_s
+        placed = asyncio.ensure_future(result(actor.node.remote()))
+        timeout_s, reason = self._config.router.start_timeout_s, "the cluster is silent"
         try:
             async with asyncio.timeout(timeout_s):
                 while not (await asyncio.wait({placed}, timeout=PLACED_SOON_S))[0]:
-                    waits(await asyncio.to_thread(_why_unplaced, wants))
+                    waits(reason := await asyncio.to_thread(_why_unplaced, wants))
                 await placed
         except TimeoutError as error:
-            reason = await asyncio.to_thread(_why_unplaced, wants)
             raise NotPlaced(f"no place within {timeout_s:g} s; {reason}") from error
         finally:
             placed.cancel()
         waits("")
 
     def _started(self, actor: Any, introduction: Introduction, *, attached: bool) -> StartedWorker:
-        spec = introduction.spec
-        exit_ = asyncio.ensure_future(_result(actor.wait.remote()))
+        incarnation = introduction["incarnation"]
+        exit_ = asyncio.ensure_future(result(actor.wait.remote()))
         # Also when nobody waits any more, as after our own kill, its error is no news.
         exit_.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._actors[spec.incarnation] = actor
-        self._exits[spec.incarnation] = exit_
-        address = f"{introduction.host}:{introduction.port}"
+        self._actors[incarnation] = actor
+        self._exits[incarnation] = exit_
         return StartedWorker(
-            spec.worker_id, spec.pool, spec.incarnation, address, introduction.node, attached
+            worker_id=introduction["worker_id"],
+            pool=Pool(introduction["pool"]),
+            incarnation=incarnation,
+            address=f"{introduction['host']}:{introduction['port']}",
+            node=introduction["node"],
+            attached=attached,
         )
 
     def _spec(self, worker_id: str, pool: Pool, incarnation: str) -> WorkerSpec:
-        num_workers = self._config.prefill + self._config.decode
-        share = max(1, self._cluster.num_cores // num_workers)
         return WorkerSpec(
             deployment=self._config.deployment,
             worker_id=worker_id,
@@ -188,7 +205,7 @@ class RayLauncher:
             model_folder=str(self._model.folder),
             model_digest=self._model.digest,
             dtype=self._dtype,
-            threads=self._config.resources(pool).threads or self._config.engine.threads or share,
+            threads=self._threads(pool),
             engine=self._config.engine,
             handoff=self._config.handoff,
             host="127.0.0.1" if self._cluster.is_local else "",
@@ -198,23 +215,31 @@ class RayLauncher:
             secret=self.secret,
         )
 
+    def _threads(self, pool: Pool) -> int:
+        """As configured, or a share of this machine, or, on other machines, what is asked of each for it."""
+        wants = self._config.resources(pool)
+        if chosen := wants.threads or self._config.engine.threads:
+            return chosen
+        if self._cluster.is_local:
+            return max(1, self._cluster.num_cores // (self._config.prefill + self._config.decode))
+        return max(1, int(wants.cpus))
+
     async def _kill(self, incarnation: str) -> None:
         actor = self._actors.pop(incarnation, None)
         self._exits.pop(incarnation, None)
         if actor is not None:
-            # Blocks until the process is gone, so not on the event loop.
-            await asyncio.to_thread(ray.kill, actor, no_restart=True)
+            await end(actor)
 
 
-async def _result(reference: Any) -> Any:
-    """An actor call's result, awaited on this event loop."""
-    return await reference
+def _end_when_created(creation: asyncio.Future[Any]) -> None:
+    if not creation.cancelled() and creation.exception() is None:
+        task = asyncio.ensure_future(end(creation.result()))
+        _ENDING.add(task)
+        task.add_done_callback(_ENDING.discard)
 
 
-def _last_line(error: Exception) -> str:
-    """Ray's errors carry a whole traceback; its last line says what went wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+_ENDING: set[asyncio.Future[None]] = set()
+"""Held, since the event loop itself holds tasks only weakly."""
 
 
 def _why_unplaced(wants: PoolResources) -> str:

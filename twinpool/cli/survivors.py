@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ray
 import ray.exceptions
 import ray.util
 
 from twinpool.cli.cluster import NAMESPACE
+from twinpool.cli.ray_calls import end, result
 from twinpool.worker_actor import Introduction
-from twinpool.worker_spec import WorkerSpec
 
 log = logging.getLogger(__name__)
 TAKE_OVER_TIMEOUT_S = 15.0
@@ -33,25 +33,30 @@ class Survivor:
     introduction: Introduction
 
 
-async def take_over(deployment: str, wanted: Callable[[WorkerSpec], bool]) -> dict[str, Survivor]:
-    """Take over what an older router left; the survivors by worker id. Those not wanted are ended.
+async def take_over(deployment: str, wanted: Mapping[str, str]) -> dict[str, Survivor]:
+    """Take over what an older router left; the survivors by worker id. Those that do not fit are ended.
 
-    All that are kept share one secret. Whatever does not answer within TAKE_OVER_TIMEOUT_S is ended too.
+    wanted: the fingerprint of each seat's worker, by worker id. All that are kept share one secret. Whatever
+    does not answer within TAKE_OVER_TIMEOUT_S, or in words that are not understood, is ended too.
     """
     actors = await asyncio.to_thread(_actors_of, deployment)
     introductions = await asyncio.gather(*(_introduction(name, actor) for name, actor in actors.items()))
     kept: dict[str, Survivor] = {}
+    unfit = []
     for actor, introduction in zip(actors.values(), introductions, strict=True):
-        if introduction is not None and _fits(introduction.spec, kept, wanted):
-            kept[introduction.spec.worker_id] = Survivor(actor, introduction)
+        if introduction is not None and _fits(introduction, kept, wanted):
+            kept[introduction["worker_id"]] = Survivor(actor, introduction)
         else:
-            await asyncio.to_thread(ray.kill, actor, no_restart=True)
+            unfit.append(actor)
+    await asyncio.gather(*(end(actor) for actor in unfit))
     return kept
 
 
-def _fits(spec: WorkerSpec, kept: dict[str, Survivor], wanted: Callable[[WorkerSpec], bool]) -> bool:
-    secrets = {survivor.introduction.spec.secret for survivor in kept.values()}
-    return spec.worker_id not in kept and secrets <= {spec.secret} and wanted(spec)
+def _fits(introduction: Introduction, kept: Mapping[str, Survivor], wanted: Mapping[str, str]) -> bool:
+    worker_id = introduction["worker_id"]
+    secrets = {survivor.introduction["secret"] for survivor in kept.values()}
+    is_wanted = wanted.get(worker_id) == introduction["fingerprint"]
+    return is_wanted and worker_id not in kept and secrets <= {introduction["secret"]}
 
 
 def _actors_of(deployment: str) -> dict[str, Any]:
@@ -66,12 +71,8 @@ def _actors_of(deployment: str) -> dict[str, Any]:
 async def _introduction(name: str, actor: Any) -> Introduction | None:
     """What an actor says; None if nothing that can be understood, whatever the reason."""
     try:
-        said = await asyncio.wait_for(_result(actor.take_over.remote()), TAKE_OVER_TIMEOUT_S)
-    except Exception as error:  # noqa: BLE001 (another version's classes may fail to unpickle in any way)
-        log.warning("%s is not taken over: %s", name, error)
+        said = await asyncio.wait_for(result(actor.take_over.remote()), TAKE_OVER_TIMEOUT_S)
+        return cast("Introduction", {key: said[key] for key in Introduction.__annotations__})
+    except Exception as error:  # noqa: BLE001 (another version's actor may fail, or answer, in any way)
+        log.warning("%s is not taken over: %r", name, error)
         return None
-    return said if isinstance(said, Introduction) else None
-
-
-async def _result(reference: Any) -> Any:
-    return await reference

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from itertools import product
 from typing import Any
 
 from router.canary import Canary, Hop
@@ -31,7 +32,7 @@ from twinpool.model.config import PreparedModel
 from twinpool.model.detokenizer import IncrementalDetokenizer
 from twinpool.model.dtype import resolve_dtype
 from twinpool.model.tokenizer import Tokenizer
-from twinpool.types import ModelCard, Pool
+from twinpool.types import ModelCard, Pool, WorkerState
 
 log = logging.getLogger(__name__)
 CANARY_TIMEOUT_S = 30.0
@@ -59,6 +60,7 @@ class ServingSystem:
         builders: Builders = BUILDERS,
     ) -> None:
         self._config = config
+        self._cluster = cluster
         self._model = model
         self._steps = steps
         dtype = resolve_dtype(config.engine.dtype)
@@ -71,6 +73,7 @@ class ServingSystem:
         )
         tokenizer = Tokenizer.load(model.folder)
         metrics, roster = Metrics(), Roster()
+        self._roster = roster
         metrics.describe(version("twinpool"), {"block_size": str(config.engine.block_size), "dtype": dtype})
         self.dispatcher = RunningDispatcher(config, model.name, metrics, roster)
         canary = Canary(self.dispatcher, (0,) * CANARY_PROMPT_TOKENS, CANARY_TIMEOUT_S)
@@ -114,12 +117,20 @@ class ServingSystem:
             yield self
         finally:
             self.dispatcher.drain()
-            await self._server.stop(config.router.grace_s)
-            await self._keeper.stop(leave_alive=self.leave_workers)
-            await self._metrics_server.stop()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            async with (
+                AsyncExitStack() as ends
+            ):  # each is done, whatever becomes of the others; last in, first out
+                ends.push_async_callback(_cancel, tasks)
+                ends.push_async_callback(self._metrics_server.stop)
+                ends.push_async_callback(self._stop_keeper)
+                ends.push_async_callback(
+                    self._server.stop, 0.0 if self.broken.done() else config.router.grace_s
+                )
+
+    async def _stop_keeper(self) -> None:
+        """A router that is broken leaves healthy workers to the next one, where they outlive it."""
+        leave_alive = self.leave_workers or (self.broken.done() and not self._cluster.is_local)
+        await self._keeper.stop(leave_alive=leave_alive)
 
     def hurry(self) -> None:
         """End the streams that a stop is waiting for."""
@@ -143,7 +154,8 @@ class ServingSystem:
                     if stopped.done():
                         return False
         except TimeoutError as error:
-            raise StartFailed(f"not ready within {self._config.router.start_timeout_s:g} s") from error
+            late = f"not ready within {self._config.router.start_timeout_s:g} s"
+            raise StartFailed("; ".join((late, *self._missing()))) from error
         finally:
             stopped.cancel()
         return True
@@ -159,10 +171,20 @@ class ServingSystem:
         return f"{len(workers)}x{workers[0].blocks_total}blocks"
 
     def _all_ready(self) -> bool:
-        """Whether a canary has gone through every pair."""
-        snapshot = self.dispatcher.snapshot()
-        num_pairs = self._config.prefill * self._config.decode
-        return len(snapshot.pairs) == num_pairs and all(pair.ready for pair in snapshot.pairs)
+        """Whether a canary has gone through every pair of workers that are wanted."""
+        wanted = {pool: {seat.worker_id for seat in self._roster.wanted(pool)} for pool in Pool}
+        pairs = self.dispatcher.snapshot().pairs
+        ready = {(pair.prefill, pair.decode) for pair in pairs if pair.ready}
+        return ready >= set(product(wanted[Pool.PREFILL], wanted[Pool.DECODE]))
+
+    def _missing(self) -> list[str]:
+        """The workers that are not ready, and why, in words."""
+        views = self.dispatcher.snapshot().workers
+        return [
+            f"{view.id} is {view.state.replace('_', ' ')}{': ' + view.reason if view.reason else ''}"
+            for view in views
+            if view.state is not WorkerState.READY
+        ]
 
     def _run_always(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -183,6 +205,12 @@ class ServingSystem:
             await self.dispatcher.serving_changed.wait()
             self.dispatcher.serving_changed.clear()
             await self._server.set_serving(self.dispatcher.serving)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Probe:
