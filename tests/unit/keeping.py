@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,10 @@ class Life:
 
 
 class FakeLauncher:
-    """trouble: what the next starts raise. may_start: held back while it is not set."""
+    """trouble: what the next starts raise. may_start, may_take_over: held back while not set.
+
+    spared: seats whose survivors were not ended when it was last asked to end them.
+    """
 
     secret = "a secret"
 
@@ -66,7 +69,10 @@ class FakeLauncher:
         self.trouble: deque[Exception] = deque()
         self.may_start = asyncio.Event()
         self.may_start.set()
+        self.may_take_over = asyncio.Event()
+        self.may_take_over.set()
         self.seats: dict[str, Pool] = {}
+        self.spared: list[str] = []
         self.num_starts = 0
         self.says_waiting = ""
 
@@ -76,6 +82,10 @@ class FakeLauncher:
 
     async def take_over(self, seats: Mapping[str, Pool]) -> None:
         self.seats = dict(seats)
+        await self.may_take_over.wait()
+
+    async def end_survivors(self, except_for: Collection[str] = ()) -> None:
+        self.spared = list(except_for)
 
     async def start(self, worker_id: str, pool: Pool, waits: Callable[[str], None]) -> StartedWorker:
         self.num_starts += 1
@@ -138,7 +148,7 @@ class FakeDispatcher:
         self.up: set[str] = set()
         self.down: list[str] = []
         self.drains: list[tuple[str, float]] = []
-        self.given_up: list[str] = []
+        self.given_up: dict[Pool | None, str] = {}
 
     def worker_up(self, worker_id: str, hello: Hello, session: object) -> None:
         self.up.add(worker_id)
@@ -153,8 +163,11 @@ class FakeDispatcher:
     def drain_worker(self, worker_id: str, grace_s: float) -> None:
         self.drains.append((worker_id, grace_s))
 
-    def give_up(self, message: str) -> None:
-        self.given_up.append(message)
+    def give_up(self, pool: Pool | None, message: str) -> None:
+        self.given_up[pool] = message
+
+    def take_back(self, pool: Pool) -> None:
+        self.given_up.pop(pool, None)
 
 
 class Kept:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from router import keeper
+from router import keeper, worker_life
 from router.scheduling.commands import Drained, ReplaceCause, ReplaceWorker
 from tests.unit.keeping import FakeSession, Kept, rest, until
 from twinpool.errors import NotPlaced, StartFailed, TakenOver
@@ -50,7 +50,8 @@ async def keep(monkeypatch: pytest.MonkeyPatch, backoff: Backoff) -> AsyncIterat
             await kept.start()
         return kept
 
-    monkeypatch.setattr(keeper, "WorkerSession", FakeSession)
+    monkeypatch.setattr(worker_life, "WorkerSession", FakeSession)
+    monkeypatch.setattr(worker_life, "EXIT_KNOWN_S", 0.0)
     yield make
     for kept in made:
         await kept.keeper.stop()
@@ -142,10 +143,33 @@ async def test_a_worker_that_fails_too_often_in_a_row_is_given_up(
         life = await kept.is_another_life("decode-0", life)
         life.ended.set_result("gone")
     await until(kept.keeper.failed.done)
-    assert "decode worker decode-0 failed too often" in kept.keeper.failed.result()
-    assert list(kept.roster.seats) == ["prefill-0"]
-    (message,) = kept.dispatcher.given_up
-    assert "the decode pool has no worker" in message
+    assert "decode worker decode-0 is given up: it failed too often" in kept.keeper.failed.result()
+    seat = kept.roster.seats["decode-0"]
+    assert (seat.given_up, seat.reason[:10]) == (True, "given up: ")
+    assert "the decode pool has no worker" in kept.dispatcher.given_up[Pool.DECODE]
+
+
+async def test_a_worker_that_was_given_up_is_tried_again_when_it_is_renewed(keep: Keep) -> None:
+    kept = await keep()
+    life = kept.launcher.life("decode-0")
+    kept.launcher.trouble += [StartFailed("no memory")] * 3
+    life.ended.set_result("gone")
+    await until(kept.keeper.failed.done)
+    kept.keeper.renew(kept.roster.seats["decode-0"])
+    assert kept.dispatcher.given_up == {}
+    await kept.is_another_life("decode-0", life)
+
+
+async def test_a_pool_that_was_given_up_may_grow_and_a_given_up_seat_may_go(keep: Keep) -> None:
+    kept = await keep()
+    kept.launcher.trouble += [StartFailed("no memory")] * 3
+    kept.launcher.life("decode-0").ended.set_result("gone")
+    await until(kept.keeper.failed.done)
+    kept.keeper.add(Pool.DECODE, 1)
+    assert kept.dispatcher.given_up == {}
+    await until(lambda: kept.is_up("decode-1"))
+    kept.keeper.remove(kept.roster.seats["decode-0"])
+    assert list(kept.roster.seats) == ["prefill-0", "decode-1"]
 
 
 async def test_a_pool_that_has_another_worker_is_not_given_up(keep: Keep) -> None:
@@ -153,7 +177,6 @@ async def test_a_pool_that_has_another_worker_is_not_given_up(keep: Keep) -> Non
     kept.launcher.trouble += [StartFailed("no memory")] * 3
     kept.launcher.life("decode-0").ended.set_result("gone")
     await until(kept.keeper.failed.done)
-    assert list(kept.roster.seats) == ["prefill-0", "decode-1"]
     assert not kept.dispatcher.given_up
 
 
@@ -197,7 +220,7 @@ async def test_a_removed_worker_drains_and_ends_and_its_seat_is_gone(keep: Keep)
 async def test_a_renewed_worker_drains_and_is_started_anew(keep: Keep) -> None:
     kept = await keep()
     life = kept.launcher.life("decode-0")
-    assert kept.keeper.renew(kept.roster.seats["decode-0"])
+    kept.keeper.renew(kept.roster.seats["decode-0"])
     kept.says_empty("decode-0")
     other = await kept.is_another_life("decode-0", life)
     assert life.stopped
@@ -218,8 +241,8 @@ async def test_an_older_life_is_not_what_is_empty(keep: Keep) -> None:
 async def test_a_worker_that_never_gets_empty_is_ended_in_the_end(
     keep: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = await keep()
     monkeypatch.setattr(keeper, "DRAIN_MARGIN_S", -4.0)
+    kept = await keep()
     life = kept.launcher.life("decode-0")
     kept.keeper.renew(kept.roster.seats["decode-0"])
     await kept.is_another_life("decode-0", life)
@@ -251,7 +274,7 @@ async def test_a_worker_that_is_starting_is_removed_at_once(keep: Keep) -> None:
     kept.keeper.add(Pool.DECODE, 1)
     seat = kept.roster.seats["decode-1"]
     await until(lambda: kept.launcher.num_starts == 3)
-    assert not kept.keeper.renew(seat)
+    kept.keeper.renew(seat)
     kept.keeper.remove(seat)
     await until(lambda: "decode-1" not in kept.roster.seats)
     assert kept.dispatcher.drains == []
@@ -278,8 +301,31 @@ async def test_nobody_is_ended_once_another_router_has_one(keep: Keep, what: str
     await until(lambda: all(life.released for life in kept.launcher.lives))
     await kept.keeper.stop()
     assert not any(life.is_over for life in kept.launcher.lives)
-    assert kept.dispatcher.given_up == ["by another router"]
+    assert kept.dispatcher.given_up == {None: "by another router"}
     assert not kept.keeper.failed.done()
+
+
+async def test_a_router_that_slept_through_its_sessions_end_ends_nobody_either(keep: Keep) -> None:
+    kept = await keep(1, 1)
+    for life in kept.launcher.lives:
+        life.session_over.set_result("session lost: keepalive")
+        life.ended.set_exception(TakenOver("by another router"))
+    await until(lambda: all(life.released for life in kept.launcher.lives))
+    assert not any(life.is_over for life in kept.launcher.lives)
+
+
+async def test_seats_that_change_while_workers_are_taken_over_are_filled_as_they_are_then(keep: Keep) -> None:
+    kept = await keep(1, 2, starts=False)
+    kept.launcher.may_take_over.clear()
+    kept.keeper.start()
+    await rest()
+    kept.keeper.add(Pool.PREFILL, 1)
+    kept.keeper.remove(kept.roster.seats["decode-1"])
+    assert kept.launcher.num_starts == 0
+    kept.launcher.may_take_over.set()
+    await until(lambda: kept.is_up("prefill-0", "prefill-1", "decode-0"))
+    assert list(kept.roster.seats) == ["prefill-0", "decode-0", "prefill-1"]
+    assert kept.launcher.spared == ["prefill-0", "decode-0", "prefill-1"]
 
 
 async def test_a_seat_that_cannot_be_kept_is_no_secret(keep: Keep) -> None:

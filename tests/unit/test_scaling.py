@@ -35,9 +35,8 @@ class FakeKeeper:
         seat.retired = True
         self.removed.append(seat.worker_id)
 
-    def renew(self, seat: Seat) -> bool:
+    def renew(self, seat: Seat) -> None:
         self.renewed.append(seat.worker_id)
-        return True
 
 
 class Pools:
