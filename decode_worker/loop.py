@@ -79,7 +79,7 @@ class DecodeLoop:
         rows: list[Row] = []
         while not self._stopping:
             self._pulse.beat()
-            for message in self._inbox.take(0.0 if rows else IDLE_WAIT_S):
+            for message in self._inbox.take(0.0 if rows or self._moves.may_advance else IDLE_WAIT_S):
                 self._hear(message)
             if self._audits:
                 self._answer_audits()

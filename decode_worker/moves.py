@@ -16,14 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from decode_worker.batch import Batch, Row
-from twinpool.kv.blocks import blocks_for
+from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP, blocks_for
 from twinpool.messages import Event, MoveFailed, MoveRow, RowMoved
 from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
 from twinpool.transfer.port import HandoffSender
 
 log = logging.getLogger(__name__)
-BLOCKS_PER_STEP = 16
-"""Most blocks copied between two steps: a millisecond or two, so that no other row waits long."""
 
 
 @dataclass(slots=True)
@@ -49,7 +47,7 @@ class Moves:
         block_size: int,
         publish: Callable[[Event], None],
         *,
-        blocks_per_step: int = BLOCKS_PER_STEP,
+        blocks_per_step: int = MOVE_BLOCKS_PER_STEP,
     ) -> None:
         self._batch = batch
         self._senders = senders
@@ -58,8 +56,13 @@ class Moves:
         self._blocks_per_step = blocks_per_step
         self._moves: dict[str, _Move] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._moves)
+    def __len__(self) -> int:
+        return len(self._moves)
+
+    @property
+    def may_advance(self) -> bool:
+        """Whether there is anything to copy now."""
+        return any(move.accepted for move in self._moves.values())
 
     def begin(self, command: MoveRow) -> None:
         """Offer a row's cache to another decode worker."""

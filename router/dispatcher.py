@@ -265,8 +265,8 @@ class RunningDispatcher:
             case Drained():
                 if self.drained is not None:
                     self.drained(command)
-            case MoveEnded(moved):
-                self._observations.move_ended(moved=moved)
+            case MoveEnded(outcome):
+                self._observations.move_ended(outcome)
 
     def _send(self, worker_id: str, command: Command) -> None:
         self._sessions[worker_id].send(command)

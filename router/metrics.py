@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics
 
+from router.scheduling.commands import MoveOutcome
 from router.series import (
     DIRECTIONS,
     HANDOFF_FAILURES,
@@ -156,9 +157,9 @@ class Metrics:
         """A worker's process has used cpu_s more seconds of processor time."""
         self._lives.cpu.labels(pool.value, worker_id).inc(cpu_s)
 
-    def move_ended(self, *, moved: bool) -> None:
+    def move_ended(self, outcome: MoveOutcome) -> None:
         """A row's move to another decode worker has ended."""
-        self._workers.moves.labels("moved" if moved else "failed").inc()
+        self._workers.moves.labels(outcome.value).inc()
 
     def worker_restarted(self, pool: Pool, reason: str) -> None:
         """A worker is being replaced. reason: one of RESTARTS."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from router import request_log
 from router.metrics import Metrics
 from router.ports import Output, Request
-from router.scheduling.commands import SetBack
+from router.scheduling.commands import MoveOutcome, SetBack
 from router.scheduling.fleet import Fleet
 from twinpool.errors import DeadlineExceeded, TwinpoolError
 from twinpool.messages import (
@@ -110,9 +110,9 @@ class Observations:
         if command.request_id in self._seen:
             self._metrics.set_back(command.setback.value, resumed=command.resumed)
 
-    def move_ended(self, *, moved: bool) -> None:
-        """A row has left a draining worker with its cache, or could not."""
-        self._metrics.move_ended(moved=moved)
+    def move_ended(self, outcome: MoveOutcome) -> None:
+        """A row has left a draining worker with its cache, or has not."""
+        self._metrics.move_ended(outcome)
 
     def heard(self, worker_id: str, event: Event) -> None:
         """A worker speaks; the scheduler has not heard it yet."""

@@ -9,7 +9,7 @@ import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from router import buckets
-from router.scheduling.commands import ReplaceCause
+from router.scheduling.commands import MoveOutcome, ReplaceCause
 from twinpool.types import FinishReason, Pool
 
 OTHER: Final = "other"
@@ -23,7 +23,7 @@ REJECTIONS = (
     *("queue_full", "pool_unavailable", "server_draining", OTHER),
 )
 HANDOFF_FAILURES = ("pair_lost", "refused", "checksum", "failed", OTHER)
-MOVES = ("moved", "failed")
+MOVES = tuple(MoveOutcome)
 RESTARTS = ("exited", "renewed", "start_failed", *ReplaceCause, OTHER)
 RESUMES = ("expired", "preempted", "worker_lost", "handoff_failed", "engine_failed", "drained", OTHER)
 SETBACKS = ("refused", *RESUMES)

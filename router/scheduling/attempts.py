@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from router.ports import Ending, Output, Request
-from router.scheduling.commands import Emit, Fail, MoveEnded, SetBack
+from router.scheduling.commands import Emit, Fail, MoveEnded, MoveOutcome, SetBack
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 from router.scheduling.placement import reserved_tokens
@@ -158,10 +158,20 @@ class Attempts:
         self._current[state.attempt] = state
         self._admit(state)
         self._outbox.send(old_decode_id, m.Evict(old_attempt))
-        self._outbox.put(MoveEnded(moved=True))
+        self._outbox.put(MoveEnded(MoveOutcome.MOVED))
 
-    def drop_move(self, state: RequestState, *, target_holds: bool = True) -> None:
-        """The row stays, or is no more. target_holds: whether the other worker has something to drop."""
+    def drop_move(
+        self,
+        state: RequestState,
+        *,
+        target_holds: bool = True,
+        outcome: MoveOutcome = MoveOutcome.FAILED,
+    ) -> None:
+        """The row stays, or is no more. target_holds: whether the other worker has something to drop.
+
+        The source is not told: it hears from the target that the reservation is gone, or has the row evicted.
+        Should its last word cross that, the row stands still there, and is set back when `RowMoved` comes.
+        """
         if state.move is None:
             return
         del self._moving[state.move.attempt]
@@ -170,7 +180,7 @@ class Attempts:
         if target := self._fleet.worker(state.move.decode_id):
             target.charged.pop(state.move.attempt, None)
         state.move = None
-        self._outbox.put(MoveEnded(moved=False))
+        self._outbox.put(MoveEnded(outcome))
 
     def set_back(
         self, state: RequestState, setback: Setback, detail: str, now: float, *, decode_holds: bool = True
@@ -225,7 +235,7 @@ class Attempts:
         if state.phase is Phase.QUEUED:
             self.queue.remove(state)
         else:
-            self.drop_move(state)
+            self.drop_move(state, outcome=MoveOutcome.ENDED)
             if holds:
                 self._withdraw(state, decode_holds=decode_holds)
             del self._current[state.attempt]

@@ -79,11 +79,19 @@ class Drained:
     incarnation: str
 
 
+class MoveOutcome(StrEnum):
+    """What became of a row's move. ENDED: its request has, before."""
+
+    MOVED = "moved"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
 @dataclass(frozen=True, slots=True)
 class MoveEnded:
-    """A row has left a draining worker with its cache, or could not; for metrics."""
+    """A row that was to leave a draining worker with its cache has, or has not; for metrics."""
 
-    moved: bool
+    outcome: MoveOutcome
 
 
 SchedulerCommand = Drained | MoveEnded | Send | Emit | Fail | ProbePair | ReplaceWorker | SetBack

@@ -19,12 +19,15 @@ from router.scheduling.outbox import Outbox
 from router.scheduling.placement import choose_target, reserved_tokens
 from router.scheduling.requests import Phase, RequestState, Setback
 from twinpool import messages as m
+from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP
 from twinpool.types import Pool
 
 MOST_MOVES = 4
 """Rows of one worker that move at a time: each is copied between its worker's steps."""
-GROWTH_TOKENS = 64
-"""Room for what a row writes while it is being copied."""
+GROWTH_TOKENS = 32
+"""Room for what a row writes before its copy begins, beside a token for each step of the copy."""
+MOVE_AGAIN_S = 1.0
+"""After a row could not be moved."""
 
 
 @dataclass(slots=True)
@@ -81,7 +84,7 @@ class Draining:
                 self._set_back(worker, now)
             elif worker.pool is Pool.DECODE:
                 self._join(worker, now)
-                self._start_moves(worker)
+                self._start_moves(worker, now)
             if self._is_empty(worker):
                 self._outbox.put(Drained(worker.worker_id, worker.incarnation))
 
@@ -112,10 +115,11 @@ class Draining:
         self._arriving[message.to] = _Arriving(state.decode_id, len(state.log))
         self._attempts.switch(state)
 
-    def move_failed(self, message: m.MoveFailed) -> None:
-        """A row stays where it is, until the next tick tries again."""
-        if state := self._attempts.moving(message.to):
-            self._attempts.drop_move(state)
+    def move_failed(self, to: str, now: float, *, target_holds: bool) -> None:
+        """A row stays where it is, until it is tried again. to: the attempt that it was moving to."""
+        if state := self._attempts.moving(to):
+            self._attempts.drop_move(state, target_holds=target_holds)
+            state.move_again_at = now + MOVE_AGAIN_S
 
     def target_lost(self, worker_id: str) -> None:
         """A decode worker to which rows are moving is gone."""
@@ -138,7 +142,7 @@ class Draining:
                 join = m.JoinPair(target.incarnation, target.hello.endpoint)
                 self._outbox.send(source.worker_id, join)
 
-    def _start_moves(self, source: Worker) -> None:
+    def _start_moves(self, source: Worker, now: float) -> None:
         """The oldest first, as far as there is room elsewhere."""
         targets = {
             target
@@ -146,17 +150,20 @@ class Draining:
             if start == source.incarnation and link.joined
         }
         rows = [state for state in self._on(source) if state.phase is Phase.DECODING]
-        num_moving = sum(state.move is not None for state in rows)
+        moving = [state for state in rows if state.move is not None]
         for state in rows:
-            if num_moving >= MOST_MOVES:
+            if len(moving) >= MOST_MOVES:
                 return
-            if state.move is not None:
+            if state.move is not None or now < state.move_again_at:
                 continue
-            num_tokens = min(reserved_tokens(state) + GROWTH_TOKENS, state.most_tokens)
+            # A few blocks are copied a step, those of earlier moves first, and each step writes a token.
+            num_blocks = sum(source.blocks_for(each.num_tokens) for each in (*moving, state))
+            growth = GROWTH_TOKENS + num_blocks // MOVE_BLOCKS_PER_STEP
+            num_tokens = min(reserved_tokens(state) + growth, state.most_tokens)
             target = choose_target(self._fleet, state, num_tokens, targets, most_rows=self._most_rows)
             if target is not None:
                 self._attempts.reserve_move(state, target, num_tokens, self._ttl_s)
-                num_moving += 1
+                moving.append(state)
 
     def _set_back(self, worker: Worker, now: float) -> None:
         for state in [*self._on(worker), *self._arriving_from(worker)]:

@@ -94,7 +94,7 @@ class RequestState:
     log: every token accepted. blocked_since: when no worker had room for it first, while queued.
     expires_at: its deadline. num_resumes: attempts that went on with tokens of earlier ones.
     attempt: the current try, empty while queued. prefill_id and decode_id: worker ids of the current try.
-    move: set while its row is being moved off a decode worker that drains.
+    move: set while its row is being moved off a decode worker that drains. move_again_at: not before.
     """
 
     request: Request
@@ -106,6 +106,7 @@ class RequestState:
     prefill_id: str = ""
     decode_id: str | None = None
     move: Move | None = None
+    move_again_at: float = -math.inf
     blocked_since: float | None = None
     expires_at: float = math.inf
     num_failed_attempts: int = 0

@@ -175,8 +175,8 @@ class Scheduler:
                 if state := self._attempts.current(attempt, Phase.RESERVING):
                     state.found_no_room(now)
                     self._attempts.set_back(state, Setback.REFUSED, "", now, decode_holds=False)
-                elif state := self._attempts.moving(attempt):
-                    self._attempts.drop_move(state, target_holds=False)
+                else:
+                    self._draining.move_failed(attempt, now, target_holds=False)
             case m.FirstToken(attempt, position):
                 state = self._attempts.current(attempt, Phase.PREFILLING)
                 if state is not None and position == len(state.log):
@@ -197,7 +197,7 @@ class Scheduler:
             case m.RowMoved():
                 self._draining.moved(message, now)
             case m.MoveFailed():
-                self._draining.move_failed(message)
+                self._draining.move_failed(message.to, now, target_holds=True)
             case m.QuarantineOverdue(attempt, writer):
                 self._watch.quarantine_overdue(attempt, writer, now)
 
@@ -213,8 +213,7 @@ class Scheduler:
         self._attempts.set_back(state, setback, words, now)
 
     def _released(self, attempt: str, reason: m.ReleaseReason, detail: str, now: float) -> None:
-        if moving := self._attempts.moving(attempt):
-            self._attempts.drop_move(moving, target_holds=False)
+        self._draining.move_failed(attempt, now, target_holds=False)
         state = self._attempts.current(attempt)
         if state is None:
             return

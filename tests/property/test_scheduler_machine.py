@@ -485,8 +485,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case ProbePair():
                     assert not {command.prefill, command.decode} & set(self.draining)
                     self.probes.append(command)
-                case MoveEnded(moved):
-                    seen(f"a row moved: {moved}")
+                case MoveEnded(outcome):
+                    seen(f"a row's move: {outcome}")
                     self.num_moving -= 1
                 case Drained(worker_id, incarnation):
                     self.end_drained(self.workers[worker_id], incarnation)

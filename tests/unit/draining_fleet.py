@@ -26,8 +26,8 @@ def drained(commands: Sequence[SchedulerCommand]) -> list[str]:
     return [each.incarnation for each in commands if isinstance(each, Drained)]
 
 
-def moves_ended(commands: Sequence[SchedulerCommand]) -> list[bool]:
-    return [each.moved for each in commands if isinstance(each, MoveEnded)]
+def moves_ended(commands: Sequence[SchedulerCommand]) -> list[str]:
+    return [each.outcome.value for each in commands if isinstance(each, MoveEnded)]
 
 
 def joins(fleet: SmallFleet, source: str = "d0", target: str = "d1") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.scheduling.draining import MOST_MOVES
+from router.scheduling.draining import MOST_MOVES, MOVE_AGAIN_S
 from router.scheduling.events import Cancelled
 from router.scheduling.requests import Phase, Setback
 from tests.unit.draining_fleet import (
@@ -54,7 +54,7 @@ def test_a_row_goes_on_at_its_new_place_where_its_copy_is_whole() -> None:
     assert isinstance(admit, m.Admit)
     assert (admit.attempt, admit.num_prompt_tokens, admit.output_ids) == ("try-2", 5, (21, 22, 23))
     assert sent(commands, "d0") == [m.Evict("try-1")]
-    assert moves_ended(commands) == [True]
+    assert moves_ended(commands) == ["moved"]
     last = m.RowToken("try-2", 3, 24, FinishReason.STOP)
     (output,) = emitted(fleet.steps(last, worker_id="d1"))
     assert output.token_ids == (24,)
@@ -95,28 +95,30 @@ def test_the_oldest_rows_move_first_and_only_so_many_at_a_time() -> None:
 # What can become of it instead.
 
 
-def test_a_refused_row_is_offered_again() -> None:
+def test_a_refused_row_is_offered_again_after_a_while() -> None:
     fleet = reserving()
     commands = fleet.refuses("try-2", "d1", free=64)
-    assert moves_ended(commands) == [False]
+    assert moves_ended(commands) == ["failed"]
     assert not sent(commands)
-    assert reserved(ticks(fleet)) == [("d1", "try-3")]
+    assert not reserved(ticks(fleet))
+    assert reserved(fleet.passes(MOVE_AGAIN_S)) == [("d1", "try-3")]
 
 
 def test_a_row_whose_copy_failed_stays_and_is_tried_again() -> None:
     fleet = copying()
     commands = fleet.says("d0", m.MoveFailed("try-1", "try-2", "stopped"))
     assert sent(commands) == [m.Revoke("try-2")]
-    assert moves_ended(commands) == [False]
+    assert moves_ended(commands) == ["failed"]
     assert fleet.phase() is Phase.DECODING
-    assert reserved(ticks(fleet)) == [("d1", "try-3")]
+    assert not reserved(ticks(fleet))
+    assert reserved(fleet.passes(MOVE_AGAIN_S)) == [("d1", "try-3")]
 
 
 def test_a_row_whose_reservation_expired_stays() -> None:
     fleet = copying()
     commands = fleet.releases(m.ReleaseReason.EXPIRED, "try-2", "d1")
     assert not sent(commands)
-    assert moves_ended(commands) == [False]
+    assert moves_ended(commands) == ["failed"]
     assert fleet.phase() is Phase.DECODING
 
 
@@ -138,7 +140,7 @@ def test_a_row_whose_admit_comes_too_late_is_resumed_and_no_attempt_is_lost() ->
 def test_a_row_whose_target_is_lost_stays() -> None:
     fleet = copying()
     commands = fleet.goes_down("d1")
-    assert moves_ended(commands) == [False]
+    assert moves_ended(commands) == ["failed"]
     assert sent(commands, "d0") == [m.LeavePair("d1-1")]
     assert fleet.phase() is Phase.DECODING
     assert not setbacks(commands)
@@ -197,7 +199,7 @@ def test_nothing_moves_to_a_worker_that_is_to_leave_too() -> None:
     fleet = copying()
     commands = drains(fleet, "d1")
     assert sent(commands, "d1") == [m.Revoke("try-2")]
-    assert moves_ended(commands) == [False]
+    assert moves_ended(commands) == ["failed"]
     fleet.says("d0", m.MoveFailed("try-1", "try-2", "stopped"))
     assert not reserved(ticks(fleet))
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from itertools import islice
 
+MOVE_BLOCKS_PER_STEP = 16
+"""Most blocks of moving rows that a decode worker copies between two steps: a millisecond or two."""
+
 
 class Owner(StrEnum):
     """What a block can belong to; all but FREE also name the attempt."""
