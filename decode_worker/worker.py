@@ -5,10 +5,8 @@ Plain Python: `decode_worker.actor` runs it under Ray, tests run it as it is.
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from decode_worker.custody import Custody
@@ -39,10 +37,9 @@ from twinpool.transfer.shm_receiver import ShmReceiver
 from twinpool.types import HandoffEndpoint, Pool
 from twinpool.worker_engine import load_worker_engine
 from twinpool.worker_spec import WorkerSpec
+from twinpool.worker_threads import WorkerThreads
 
-log = logging.getLogger(__name__)
 EXPIRY_INTERVAL_S = 0.25
-THREAD_END_TIMEOUT_S = 10.0
 
 
 class DecodeWorker:
@@ -78,41 +75,28 @@ class DecodeWorker:
         connection = pair_connection(connect, loaded.identity, loaded.storage, spec.handoff)
         self._pairs = Pairs(connection, inbox.post, self.session.publish)
         self._loop = self._build_loop(loaded.engine, loaded.eos_token_ids)
-        self._leaving = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(self._loop.run,), name="engine", daemon=True),
-            threading.Thread(target=self._run, args=(self._expire,), name="expiry", daemon=True),
-            threading.Thread(target=self._run, args=(self._report,), name="report", daemon=True),
-        ]
+        self._threads = WorkerThreads(self.session.fail)
+        self._threads.add("engine", self._loop.run)
+        self._threads.add_periodic("expiry", EXPIRY_INTERVAL_S, self.custody.expire)
+        self._threads.add_periodic("report", REPORT_INTERVAL_S, self._report)
 
     def start(self) -> int:
         """Serve; the session's port."""
-        for thread in self._threads:
-            thread.start()
+        self._threads.start()
         return self.session.start()
-
-    def make_way(self) -> None:
-        """Another router is about to open a session."""
-        self.session.make_way()
-
-    def seconds_alone(self) -> float:
-        """How long there has been no router; 0 while there is one."""
-        return self.session.seconds_alone()
 
     def stop(self) -> None:
         """End everything."""
-        self._leaving.set()
-        self.session.stop()
-        self._pairs.close()
-        self._inbox.post(Stop())
-        for thread in self._threads:
-            thread.join(THREAD_END_TIMEOUT_S)
-        self._ray_receiver.close()
-        if self._receiver is not None:
-            self._receiver.close()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._threads.leave()
+        with ExitStack() as ends:  # all are done, whatever becomes of one; the last named first
+            ends.callback(self._close_cache)
+            if self._receiver is not None:
+                ends.callback(self._receiver.close)
+            ends.callback(self._ray_receiver.close)
+            ends.callback(self._threads.join)
+            ends.callback(self._inbox.post, Stop())
+            ends.callback(self._pairs.close)
+            ends.callback(self.session.stop)
 
     def hear_sender(self, word: str, *arguments: Any) -> Any:
         """A sender's word, where hand-offs come as actor calls."""
@@ -178,20 +162,11 @@ class DecodeWorker:
             eos_token_ids=eos_token_ids,
         )
 
-    def _run(self, work: Callable[[], None]) -> None:
-        """A thread without which this worker is none: the router must hear if it fails."""
-        try:
-            work()
-        except Exception:
-            name = threading.current_thread().name
-            log.exception("the %s thread failed", name)
-            self.session.fail(f"its {name} thread failed")
-
     def _report(self) -> None:
-        while not self._leaving.wait(REPORT_INTERVAL_S):
-            self._pulse.measure_process()
-            self.custody.report_load()
+        self._pulse.measure_process()
+        self.custody.report_load()
 
-    def _expire(self) -> None:
-        while not self._leaving.wait(EXPIRY_INTERVAL_S):
-            self.custody.expire()
+    def _close_cache(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -5,10 +5,8 @@ Plain Python: `prefill_worker.actor` runs it under Ray, tests run it as it is.
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-from collections.abc import Callable
+from contextlib import ExitStack
 
 from prefill_worker.loop import CancelAll, Message, PrefillLimits, PrefillLoop, Stop
 from twinpool.inbox import Inbox
@@ -21,9 +19,7 @@ from twinpool.transfer.pairs import Pairs
 from twinpool.types import Pool
 from twinpool.worker_engine import load_worker_engine
 from twinpool.worker_spec import WorkerSpec
-
-log = logging.getLogger(__name__)
-THREAD_END_TIMEOUT_S = 10.0
+from twinpool.worker_threads import WorkerThreads
 
 
 class PrefillWorker:
@@ -52,34 +48,23 @@ class PrefillWorker:
             eos_token_ids=self._loaded.eos_token_ids,
             publish=self.session.publish,
         )
-        self._leaving = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(self._loop.run,), name="engine", daemon=True),
-            threading.Thread(target=self._run, args=(self._report,), name="report", daemon=True),
-        ]
+        self._threads = WorkerThreads(self.session.fail)
+        self._threads.add("engine", self._loop.run)
+        self._threads.add_periodic("report", REPORT_INTERVAL_S, self._report)
 
     def start(self) -> int:
         """Serve; the session's port."""
-        for thread in self._threads:
-            thread.start()
+        self._threads.start()
         return self.session.start()
-
-    def make_way(self) -> None:
-        """Another router is about to open a session."""
-        self.session.make_way()
-
-    def seconds_alone(self) -> float:
-        """How long there has been no router; 0 while there is one."""
-        return self.session.seconds_alone()
 
     def stop(self) -> None:
         """End everything."""
-        self._leaving.set()
-        self.session.stop()
-        self._pairs.close()
-        self._inbox.post(Stop())
-        for thread in self._threads:
-            thread.join(THREAD_END_TIMEOUT_S)
+        self._threads.leave()
+        with ExitStack() as ends:  # all are done, whatever becomes of one; the last named first
+            ends.callback(self._threads.join)
+            ends.callback(self._inbox.post, Stop())
+            ends.callback(self._pairs.close)
+            ends.callback(self.session.stop)
 
     def hear_sender(self, word: str, *arguments: object) -> None:
         """Nobody hands off to a prefill worker."""
@@ -115,15 +100,5 @@ class PrefillWorker:
         self._inbox.post(CancelAll())
 
     def _report(self) -> None:
-        while not self._leaving.wait(REPORT_INTERVAL_S):
-            self._pulse.measure_process()
-            self.session.publish(self._loop.load())
-
-    def _run(self, work: Callable[[], None]) -> None:
-        """A thread without which this worker is none: the router must hear if it fails."""
-        try:
-            work()
-        except Exception:
-            name = threading.current_thread().name
-            log.exception("the %s thread failed", name)
-            self.session.fail(f"its {name} thread failed")
+        self._pulse.measure_process()
+        self.session.publish(self._loop.load())

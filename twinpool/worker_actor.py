@@ -26,12 +26,8 @@ log = logging.getLogger(__name__)
 ORPHAN_POLL_S = 1.0
 
 
-class Worker(Protocol):
-    """What an actor runs."""
-
-    def start(self) -> int:
-        """Serve; the session's port."""
-        ...
+class Session(Protocol):
+    """A worker's end of its session with the router."""
 
     def make_way(self) -> None:
         """End the session with the present router in favour of another one's."""
@@ -39,6 +35,19 @@ class Worker(Protocol):
 
     def seconds_alone(self) -> float:
         """How long there has been no router; 0 while there is one."""
+        ...
+
+
+class Worker(Protocol):
+    """What an actor runs."""
+
+    @property
+    def session(self) -> Session:
+        """Its end of the session."""
+        ...
+
+    def start(self) -> int:
+        """Serve; the session's port."""
         ...
 
     def stop(self) -> None:
@@ -103,7 +112,7 @@ class WorkerActor:
 
         Fails if it has not been loaded.
         """
-        self._loaded().make_way()
+        self._loaded().session.make_way()
         self._waiter.set()  # by which the present router knows, should it not hear its session's end
         return self._introduce()
 
@@ -156,7 +165,7 @@ class WorkerActor:
     def _seconds_alone(self) -> float:
         """How long no router has wanted anything of us."""
         if self._worker is not None:
-            return self._worker.seconds_alone()
+            return self._worker.session.seconds_alone()
         return 0.0 if self._loading else time.monotonic() - self._placed_at
 
     def _leave(self) -> None:

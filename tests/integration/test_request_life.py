@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.integration.running import RunningSystem
-from twinpool.types import FinishReason
+from twinpool.types import FinishReason, Pool
 
 PROMPT = "The capital of France is"
 NUM_IN_STORM = 100
+LONG_TOKENS = 2000
+"""Some fifteen times what is read of the oldest prompt in a step."""
 
 
 def test_prompt_is_read_by_one_process_and_tokens_are_made_by_another(system: RunningSystem) -> None:
@@ -50,6 +54,20 @@ def test_stream_comes_in_several_chunks_that_make_the_whole(system: RunningSyste
     assert len(chunks) > 2
     assert "".join(chunk.text for chunk in chunks) == whole.text
     assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+
+
+def test_short_prompts_do_not_wait_until_a_very_long_one_is_read(system: RunningSystem) -> None:
+    long_one = system.client.generate([1] * LONG_TOKENS, max_tokens=1, temperature=0.0)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(next, long_one)
+        deadline = time.monotonic() + 30.0
+        while not any(worker.running for worker in system.operations.status().pool(Pool.PREFILL)):
+            assert time.monotonic() < deadline
+        for _ in range(3):
+            system.client.complete(PROMPT, max_tokens=1, temperature=0.0)
+        assert not first.done()
+        first.result(60.0)
+    long_one.close()
 
 
 def test_same_seed_gives_the_same_tokens(system: RunningSystem) -> None:

@@ -30,7 +30,7 @@ def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.005)
 
 
 def has_workers(system: RunningSystem, prefill: int, decode: int) -> bool:
@@ -63,6 +63,12 @@ def system(scaled: RunningSystem) -> Iterator[RunningSystem]:
 
 def moved(system: RunningSystem) -> float:
     return system.metrics()['twinpool_row_moves_total{outcome="moved"}']
+
+
+def is_copying(system: RunningSystem) -> bool:
+    """A row is on its way."""
+    requests = system.system.dispatcher.scheduler.requests.values()
+    return any(state.move is not None and state.move.copying for state in requests)
 
 
 def decoding(system: RunningSystem) -> list[str]:
@@ -136,6 +142,7 @@ def test_streams_go_on_when_source_or_target_dies_while_rows_move(
     pids = {worker.id: worker.pid for worker in system.operations.status().workers}
     with asked(system, long):
         system.operations.drain_worker("decode-1")
+        until(lambda: system.call(lambda: is_copying(system)))
         os.kill(pids[struck], signal.SIGKILL)
     until(lambda: has_workers(system, 1, 1))
 
