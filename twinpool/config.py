@@ -89,7 +89,7 @@ class RouterConfig:
     """Most prompts given to one prefill worker at a time."""
     queue_max_tokens: int = 2_000_000
     """Most prompt tokens waiting for a prefill worker, over all requests."""
-    max_attempts: int = 4
+    max_attempts: int = 8
     """Times a request is tried before the loss of its worker, or of its hand-off, ends it."""
     max_request_s: float = 3600.0
     """Longest life of a request, whatever its client's deadline."""

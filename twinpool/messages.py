@@ -239,6 +239,10 @@ class Written:
     handoff_s: float
 
 
+CONNECTION_ENDED = "the hand-off connection ended"
+"""The detail of a hand-off that failed with its connection: the writer may be dead."""
+
+
 class ReleaseReason(StrEnum):
     """Why an attempt left a decode worker."""
 

@@ -25,6 +25,8 @@ class Worker:
     answered yet.
     leaving: attempts that a decode worker was told to drop and has not reported gone.
     progressed_at: when its engine was last seen to move. replaced_at: when its replacement was asked for.
+    suspected: a hand-off's connection with it has ended, and it has said nothing since. It may be dead, and
+    gets nothing new until it speaks, so that one death costs a request one attempt.
     drains_until: set once it is to leave: nothing new goes to it, and what it has then is set back.
     """
 
@@ -35,6 +37,7 @@ class Worker:
     charged: dict[str, int] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
     replaced_at: float = -math.inf
+    suspected: bool = False
     drains_until: float | None = None
 
     @property

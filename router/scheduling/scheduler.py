@@ -155,6 +155,7 @@ class Scheduler:
 
     def _hear(self, worker: Worker, message: m.Event, now: float) -> None:
         _take_load(worker, message, now)
+        worker.suspected = False
         match message:
             case m.PairJoined(decode) if worker.pool is Pool.DECODE:
                 self._draining.joined(worker, decode)
@@ -209,6 +210,8 @@ class Scheduler:
             m.PrefillOutcome.REFUSED: Setback.EXPIRED,
             m.PrefillOutcome.PAIR_LOST: Setback.HANDOFF_FAILED,
         }.get(outcome, Setback.ENGINE_FAILED)
+        if outcome is m.PrefillOutcome.PAIR_LOST:
+            self._suspect(state.decode_id)
         words = f"prefill worker {state.prefill_id}: {outcome}{': ' + detail if detail else ''}"
         self._attempts.set_back(state, setback, words, now)
 
@@ -221,8 +224,14 @@ class Scheduler:
             m.ReleaseReason.HANDOFF_FAILED: Setback.HANDOFF_FAILED,
             m.ReleaseReason.FAILED: Setback.ENGINE_FAILED,
         }.get(reason, Setback.EXPIRED)
+        if reason is m.ReleaseReason.HANDOFF_FAILED and detail == m.CONNECTION_ENDED:
+            self._suspect(state.prefill_id)
         words = f"decode worker {state.decode_id}: {reason}{': ' + detail if detail else ''}"
         self._attempts.set_back(state, setback, words, now, decode_holds=False)
+
+    def _suspect(self, worker_id: str | None) -> None:
+        if worker := self.fleet.worker(worker_id):
+            worker.suspected = True
 
     def _make_room(self, decode: Worker, now: float) -> None:
         """Preempt the youngest request there, unless something is leaving already; never the oldest."""

@@ -24,7 +24,7 @@ from tests.unit.small_fleet import (
 from twinpool import messages as m
 from twinpool.errors import WorkerLost
 from twinpool.messages import PrefillOutcome, ReleaseReason
-from twinpool.types import FinishReason, HandoffEndpoint
+from twinpool.types import FinishReason, HandoffEndpoint, Pool
 
 JOIN = m.JoinPair("d0-1", HandoffEndpoint("socket of d0-1"))
 PROBE = ProbePair("p0", "d0", "p0-1", "d0-1")
@@ -165,6 +165,9 @@ def test_a_prefill_that_fails_sets_its_request_back_and_frees_the_decode_worker(
     assert setbacks(commands) == [("r", setback, phase is Phase.HANDING_OFF)]
     freed = m.Revoke("try-1") if phase is Phase.PREFILLING else m.Evict("try-1")
     assert sent(commands, "d0")[0] == freed
+    if outcome is PrefillOutcome.PAIR_LOST:
+        assert not reserved(commands)  # the decode worker may be dead
+        commands = fleet.says("d0", fleet.loads["d0"])
     assert reserved(commands) == [("d0", "try-2")]
 
 
@@ -374,3 +377,34 @@ def test_a_writer_that_is_gone_already_is_not_replaced_again() -> None:
     fleet.goes_down("p0")
     fleet.comes_up("p0")
     assert fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1")) == []
+
+
+@pytest.mark.parametrize("pool", Pool)
+def test_one_death_costs_one_attempt_however_it_is_heard_of(pool: Pool) -> None:
+    """The other side tells of the connection's end before the router has heard of the death itself."""
+    fleet = SmallFleet()
+    fleet.arrives(request("r"))
+    fleet.grants("try-1")
+    if pool is Pool.PREFILL:
+        fleet.releases(m.ReleaseReason.HANDOFF_FAILED, "try-1", detail=m.CONNECTION_ENDED)
+    else:
+        fleet.prefill_ends(PrefillOutcome.PAIR_LOST, "try-1")
+    state = fleet.scheduler.requests["r"]
+    assert (state.phase, state.num_failed_attempts) == (Phase.QUEUED, 1)
+    fleet.passes(0.1)
+    assert state.phase is Phase.QUEUED  # nothing goes to who may be dead
+    fleet.goes_down("p0" if pool is Pool.PREFILL else "d0")
+    assert state.num_failed_attempts == 1
+
+
+@pytest.mark.parametrize("speaker", ["p0", "d0"])
+def test_who_speaks_again_is_no_longer_suspected(speaker: str) -> None:
+    fleet = SmallFleet()
+    fleet.arrives(request("r"))
+    fleet.grants("try-1")
+    if speaker == "p0":
+        fleet.releases(m.ReleaseReason.HANDOFF_FAILED, "try-1", detail=m.CONNECTION_ENDED)
+    else:
+        fleet.prefill_ends(PrefillOutcome.PAIR_LOST, "try-1")
+    fleet.says(speaker, m.LoadReport(blocks_free=16))
+    assert fleet.scheduler.requests["r"].phase is Phase.RESERVING

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from twinpool.kv.blocks import BlockPool, Owner, blocks_for
-from twinpool.messages import Admit, ReleaseReason
+from twinpool.messages import CONNECTION_ENDED, Admit, ReleaseReason
 
 
 class Stage(StrEnum):
@@ -259,7 +259,7 @@ class Reservations:
         effects: list[Effect] = []
         for held in list(self._held.values()):
             if held.writer == writer:
-                effects += self.stopped(held.attempt, writer, "the hand-off connection ended")
+                effects += self.stopped(held.attempt, writer, CONNECTION_ENDED)
         return effects
 
     def writer_gone(self, writer: str, now: float) -> list[Effect]:
