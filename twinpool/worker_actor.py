@@ -101,10 +101,11 @@ class WorkerActor:
 
     def load(self) -> Introduction:
         """Make the worker and have it serve; where it is then, and what."""
-        self._worker = self._build(dataclasses.replace(self._spec, host=self._host))
-        self._port = self._worker.start()
+        self._loading = True
+        worker = self._build(dataclasses.replace(self._spec, host=self._host))
+        self._port = worker.start()
+        self._worker = worker
         log.info("%s serves its sessions on port %d", self._spec.worker_id, self._port)
-        threading.Thread(target=self._leave_if_orphaned, name="orphan", daemon=True).start()
         return self._introduce()
 
     def take_over(self) -> Introduction:
