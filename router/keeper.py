@@ -22,6 +22,7 @@ from router.metrics import Metrics
 from router.scheduling.commands import Drained, ReplaceCause, ReplaceWorker
 from router.seats import Roster, Seat
 from router.worker_life import WorkerLife
+from twinpool.backoff import backoff_s
 from twinpool.config import ServeConfig
 from twinpool.errors import NotPlaced, StartFailed, TakenOver
 from twinpool.types import Pool
@@ -154,7 +155,7 @@ class PoolKeeper:
     async def _keep(self, seat: Seat) -> None:
         num_failures = 0
         while not seat.retired:
-            await asyncio.sleep(BACKOFF_S[min(num_failures, len(BACKOFF_S) - 1)])
+            await asyncio.sleep(backoff_s(BACKOFF_S, num_failures))
             seat.begin_life()
             try:
                 reason = await self._live(seat)

@@ -23,7 +23,7 @@ from router.series import (
     RequestSeries,
     WorkerSeries,
 )
-from router.totals import Totals
+from twinpool.totals import Totals
 from twinpool.types import FinishReason, Pool, Timing, Usage
 
 

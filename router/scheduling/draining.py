@@ -19,6 +19,7 @@ from router.scheduling.outbox import Outbox
 from router.scheduling.placement import choose_target, reserved_tokens
 from router.scheduling.requests import Phase, RequestState, Setback
 from twinpool import messages as m
+from twinpool.backoff import backoff_s
 from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP
 from twinpool.types import Pool
 
@@ -98,8 +99,7 @@ class Draining:
     def broken(self, source: Worker, target: str, now: float) -> None:
         """It has none any more."""
         if link := self._links.get((source.incarnation, target)):
-            backoff = REJOIN_BACKOFF_S[min(link.num_failures, len(REJOIN_BACKOFF_S) - 1)]
-            link.joined, link.join_at = False, now + backoff
+            link.joined, link.join_at = False, now + backoff_s(REJOIN_BACKOFF_S, link.num_failures)
             link.num_failures += 1
 
     def moved(self, message: m.RowMoved, now: float) -> None:

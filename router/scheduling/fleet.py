@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from twinpool.backoff import backoff_s
 from twinpool.kv.blocks import blocks_for
 from twinpool.messages import Hello, LoadReport
 from twinpool.types import Pool
@@ -106,9 +107,8 @@ class Pair:
         """It is not usable; join again after a while."""
         self.transport = ""
         self.proven = False
-        backoff = REJOIN_BACKOFF_S[min(self.num_failures, len(REJOIN_BACKOFF_S) - 1)]
+        self.rejoin_at = now + backoff_s(REJOIN_BACKOFF_S, self.num_failures)
         self.num_failures += 1
-        self.rejoin_at = now + backoff
 
 
 class Fleet:

@@ -7,7 +7,8 @@ import pytest
 from twinpool.cli.charts import ASCII, BLOCKS
 from twinpool.cli.top_frame import Screen, View, duration, frame, latency, number
 from twinpool.cli.top_history import History
-from twinpool.client.status import PairStatus, QueueStatus, Status, Totals, WorkerStatus
+from twinpool.client.status import PairStatus, QueueStatus, Status, WorkerStatus
+from twinpool.totals import Totals
 from twinpool.types import Pool, WorkerState
 
 WANT = "a worker needs 1 CPU and 1 GPU; free in the cluster: 0 of 16 CPU, 0 of 8 GPU " * 2

@@ -16,7 +16,8 @@ from twinpool.cli.top_history import (
     tokens_out_per_s,
     ttft_s,
 )
-from twinpool.client.status import QueueStatus, Status, Totals
+from twinpool.client.status import QueueStatus, Status
+from twinpool.totals import Totals
 
 CELLS = 60
 CELL_S = WINDOW_S / CELLS

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from rich.console import Console, Group
 from rich.live import Live
 
+from twinpool.backoff import backoff_s
 from twinpool.cli.charts import ASCII, BLOCKS
 from twinpool.cli.exits import Exit
 from twinpool.cli.top_frame import Screen, View, frame
@@ -112,7 +113,7 @@ class _Top:
             except TimeoutError:
                 words = "the connection is open, and nothing comes"
             num_failures = 0 if self._seen_at != began_at else num_failures
-            wait_s = BACKOFF_S[min(num_failures, len(BACKOFF_S) - 1)]
+            wait_s = backoff_s(BACKOFF_S, num_failures)
             num_failures += 1
             self._trouble = f"trying again in {wait_s:g} s: {' '.join(words.split())}"
             self._changed.set()

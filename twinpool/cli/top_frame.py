@@ -20,7 +20,8 @@ from twinpool.cli.top_history import (
     ttft_s,
 )
 from twinpool.cli.top_workers import worker_lines
-from twinpool.client.status import Status, Totals
+from twinpool.client.status import Status
+from twinpool.totals import Totals
 
 _LABEL, _VALUE = 10, 9
 _LEAST_CELLS, _MOST_CELLS = 8, 90

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from twinpool.client.status import Status, Totals
+from twinpool.client.status import Status
+from twinpool.totals import Totals
 
 WINDOW_S = 180.0
 """How far back it is shown."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from twinpool.client.status import PairCheck, PairStatus, QueueStatus, Status, Totals, WorkerStatus
+from twinpool.client.status import PairCheck, PairStatus, QueueStatus, Status, WorkerStatus
 from twinpool.client.verification import AttemptHolding, BlockUsage, Verification, VerifiedWorker
 from twinpool.errors import InternalError
+from twinpool.totals import Totals
 from twinpool.types import Pool, Timing, WorkerState
 from twinpool.v1 import operations_pb2 as pb
 

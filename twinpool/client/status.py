@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from twinpool.totals import Totals
 from twinpool.types import Pool, Timing, WorkerState
 
 
@@ -48,33 +49,6 @@ class PairStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """What has happened since the router began; every figure only grows. Two of them make a rate or a mean.
-
-    uptime_s: seconds the router has run. requests_finished: ended well, aborted ones included.
-    requests_failed: ended with an error. requests_left: by their client. requests_rejected: never admitted.
-    ttft_sum_s: of all first_tokens. token_gap_sum_s: of all token_gaps. generation_tokens: sent to clients.
-    prefill_tokens: read by prefill workers, for canaries and resumed requests too.
-    """
-
-    uptime_s: float = 0.0
-    requests_admitted: int = 0
-    requests_finished: int = 0
-    requests_failed: int = 0
-    requests_left: int = 0
-    requests_rejected: int = 0
-    first_tokens: int = 0
-    ttft_sum_s: float = 0.0
-    token_gaps: int = 0
-    token_gap_sum_s: float = 0.0
-    generation_tokens: int = 0
-    prefill_tokens: int = 0
-    resumes: int = 0
-    preemptions: int = 0
-    worker_restarts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
     """The whole system at one moment. requests: admitted and not ended.
 
@@ -91,7 +65,7 @@ class Status:
     handoffs_in_flight: int
     targets: dict[Pool, int] = field(default_factory=dict)
     most_running: dict[Pool, int] = field(default_factory=dict)
-    totals: Totals = Totals()
+    totals: Totals = field(default_factory=Totals)
 
     def pool(self, pool: Pool) -> tuple[WorkerStatus, ...]:
         """One pool's workers."""

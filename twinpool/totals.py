@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Totals:
-    """Every figure only grows; `Metrics` keeps the one that counts, others hold copies.
+    """Every figure only grows, so that two looks make a rate or a mean. The router's `Metrics` keeps the one
+    that counts; all others, clients' included, are copies.
 
     uptime_s: seconds the router has run, set in copies. requests_finished: ended well, aborted ones included.
-    requests_left: by their client, before the end. prefill_tokens: read by prefill workers, for canaries and
-    resumed requests too.
+    requests_failed: ended with an error. requests_left: by their client, before the end.
+    requests_rejected: never admitted. ttft_sum_s: of all first_tokens. token_gap_sum_s: of all token_gaps.
+    generation_tokens: sent to clients. prefill_tokens: read by prefill workers, for canaries and resumed
+    requests too.
     """
 
     uptime_s: float = 0.0
