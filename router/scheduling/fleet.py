@@ -28,6 +28,7 @@ class Worker:
     progressed_at: when its engine was last seen to move. replaced_at: when its replacement was asked for.
     suspected: a hand-off's connection with it has ended, and it has said nothing since. It may be dead, and
     gets nothing new until it speaks, so that one death costs a request one attempt.
+    proven: a canary has been through it.
     drains_until: set once it is to leave: nothing new goes to it, and what it has then is set back.
     """
 
@@ -39,6 +40,7 @@ class Worker:
     leaving: set[str] = field(default_factory=set)
     replaced_at: float = -math.inf
     suspected: bool = False
+    proven: bool = False
     drains_until: float | None = None
 
     @property

@@ -46,7 +46,7 @@ class Pairing:
         prefill = self._fleet.by_incarnation(prefill_incarnation)
         pair = self.of(prefill, decode_incarnation) if prefill else None
         if pair is not None and pair.transport:
-            pair.proven = True
+            pair.proven = pair.prefill.proven = pair.decode.proven = True
             pair.num_failures = 0
             pair.rejoin_at = None
 

@@ -67,11 +67,16 @@ def _fits(pair: Pair, state: RequestState, most_prompts: int, most_rows: int) ->
 def choose_target(
     fleet: Fleet, state: RequestState, num_tokens: int, targets: Collection[str], *, most_rows: int
 ) -> Worker | None:
-    """Of the targets (incarnations) with room for a moving row, the one with the fewest rows."""
+    """Of the targets (incarnations) with room for a moving row, the one with the fewest rows.
+
+    Only those that a canary has been through.
+    """
     fits = [
         worker
         for worker in fleet.staying(Pool.DECODE)
-        if worker.incarnation in targets and has_room(worker, state, num_tokens, most_rows)
+        if worker.proven
+        and worker.incarnation in targets
+        and has_room(worker, state, num_tokens, most_rows)
     ]
     return min(
         fits,

@@ -82,6 +82,7 @@ def test_the_oldest_rows_move_first_and_only_so_many_at_a_time() -> None:
     for number in range(1, MOST_MOVES + 2):
         fleet.decodes(f"r{number}", number)
     fleet.comes_up("d1")
+    fleet.joins("p0", "d1")
     drains(fleet)
     ticks(fleet)
     joins(fleet)
@@ -174,6 +175,7 @@ def test_a_row_that_must_make_room_meanwhile_is_resumed() -> None:
     fleet.decodes("old", 1)
     fleet.decodes("young", 2)
     fleet.comes_up("d1")
+    fleet.joins("p0", "d1")
     drains(fleet)
     ticks(fleet)
     joins(fleet)
@@ -204,12 +206,14 @@ def test_nothing_moves_to_a_worker_that_is_to_leave_too() -> None:
     assert not reserved(ticks(fleet))
 
 
-def test_a_worker_that_comes_up_meanwhile_is_a_target() -> None:
+def test_a_worker_that_comes_up_meanwhile_is_a_target_once_a_canary_has_passed() -> None:
     fleet = draining(decode=1)
     assert not reserved(ticks(fleet))
     fleet.comes_up("d1")
     assert m.JoinPair("d1-1", fleet.hello("d1").endpoint) in sent(ticks(fleet), "d0")
     joins(fleet)
+    assert not reserved(ticks(fleet))
+    fleet.joins("p0", "d1")
     assert reserved(ticks(fleet)) == [("d1", "try-2")]
 
 
