@@ -12,6 +12,11 @@ from twinpool.cli.ray_environment import set_ray_environment
 # Before anything imports Ray, which reads its settings only then.
 set_ray_environment()
 
+# What tests share asserts too, and is to say what it found.
+pytest.register_assert_rewrite(
+    *(f"tests.{folder}" for folder in ("component", "contract", "integration", "unit"))
+)
+
 from twinpool.cli.cluster import Cluster, ray_cluster  # noqa: E402
 
 _TESTS = Path(__file__).parent
