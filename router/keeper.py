@@ -180,7 +180,11 @@ class PoolKeeper:
 
     async def _live(self, seat: Seat) -> str:
         """One life of a seat's worker; why it ended. Raises StartFailed."""
-        worker = await self._launcher.start(seat.worker_id, seat.pool, seat.waits)
+        try:
+            worker = await self._launcher.start(seat.worker_id, seat.pool, seat.waits)
+        except TakenOver as error:
+            self._let_go(error)
+            raise asyncio.CancelledError from error
         self._running[seat.worker_id] = worker
         seat.node = worker.node
         drain_timeout_s = self._config.router.grace_s + DRAIN_MARGIN_S

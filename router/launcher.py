@@ -37,6 +37,10 @@ class Launcher(Protocol):
         """
         ...
 
+    async def is_taken_over(self) -> bool:
+        """Whether a router that started later has, or will have, all workers."""
+        ...
+
     async def end_survivors(self, except_for: Collection[str] = ()) -> None:
         """End what was taken over and is still unused, but for the seats (worker ids) that may yet use it."""
         ...
@@ -45,7 +49,7 @@ class Launcher(Protocol):
         """Start a worker, or attach one taken over, and wait until it listens.
 
         waits: told why there is no place for it yet, and an empty string once there is. Raises StartFailed,
-        with the reason; NotPlaced if it found no place in time.
+        with the reason; NotPlaced if it found no place in time; TakenOver where it is another router's turn.
         """
         ...
 

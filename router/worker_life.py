@@ -81,7 +81,9 @@ class WorkerLife:
             ended = [end for end in (drained, exit_, talk) if end.done()]
             for end in ended:
                 if isinstance(error := end.exception(), TakenOver):
-                    raise error
+                    if await self._launcher.is_taken_over():
+                        raise error
+                    return "an older router of this deployment has disturbed its session"
             return ended[0].result()
         finally:
             self._down()

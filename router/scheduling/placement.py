@@ -74,9 +74,7 @@ def choose_target(
     fits = [
         worker
         for worker in fleet.staying(Pool.DECODE)
-        if worker.proven
-        and worker.incarnation in targets
-        and has_room(worker, state, num_tokens, most_rows)
+        if worker.proven and worker.incarnation in targets and has_room(worker, state, num_tokens, most_rows)
     ]
     return min(
         fits,

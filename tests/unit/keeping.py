@@ -60,6 +60,7 @@ class FakeLauncher:
     """trouble: what the next starts raise. may_start, may_take_over: held back while not set.
 
     spared: seats whose survivors were not ended when it was last asked to end them.
+    taken_over: what it says when a worker speaks of another router.
     """
 
     secret = "a secret"
@@ -75,6 +76,10 @@ class FakeLauncher:
         self.spared: list[str] = []
         self.num_starts = 0
         self.says_waiting = ""
+        self.taken_over = True
+
+    async def is_taken_over(self) -> bool:
+        return self.taken_over
 
     def life(self, worker_id: str) -> Life:
         """The newest of a seat's."""

@@ -19,6 +19,7 @@ import ray.exceptions
 from decode_worker.actor import build_decode_worker
 from prefill_worker.actor import build_prefill_worker
 from router.launcher import StartedWorker
+from twinpool.cli.claim import Claim
 from twinpool.cli.cluster import NAMESPACE, Cluster
 from twinpool.cli.ray_calls import end, last_line, result
 from twinpool.cli.survivors import Survivor, take_over
@@ -62,6 +63,7 @@ class RayLauncher:
         self._actors: dict[str, Any] = {}
         self._exits: dict[str, asyncio.Future[Any]] = {}
         self._survivors: dict[str, Survivor] = {}
+        self._claim = Claim(config.deployment)
 
     async def take_over(self, seats: Mapping[str, Pool]) -> None:
         """Have the workers that an older router left ready for these seats; end those that do not fit.
@@ -70,10 +72,15 @@ class RayLauncher:
         """
         if self._cluster.is_local:
             return
+        await self._claim.make()
         wanted = {worker_id: self._spec(worker_id, pool, "").fingerprint for worker_id, pool in seats.items()}
         self._survivors = await take_over(self._config.deployment, wanted)
         for survivor in self._survivors.values():
             self.secret = survivor.introduction["secret"]
+
+    async def is_taken_over(self) -> bool:
+        """See `Launcher.is_taken_over`."""
+        return await self._claim.is_lost()
 
     async def end_survivors(self, except_for: Collection[str] = ()) -> None:
         """See `Launcher.end_survivors`."""
@@ -82,6 +89,7 @@ class RayLauncher:
 
     async def start(self, worker_id: str, pool: Pool, waits: Callable[[str], None]) -> StartedWorker:
         """See `Launcher.start`. Placing and loading are each bounded by start_timeout_s."""
+        await self._require_claim()
         if survivor := self._survivors.pop(worker_id, None):
             return self._started(survivor.actor, survivor.introduction, attached=True)
         spec = self._spec(worker_id, pool, f"{worker_id}-{secrets.token_hex(6)}")
@@ -91,10 +99,11 @@ class RayLauncher:
             await self._placed(actor, self._config.resources(pool), waits)
             timeout_s = self._config.router.start_timeout_s
             introduction = await asyncio.wait_for(result(actor.load.remote()), timeout_s)
+            await self._require_claim()  # a router that came meanwhile may not have seen this actor
         except TimeoutError as error:
             await self._kill(spec.incarnation)
             raise StartFailed(f"not up within {timeout_s:g} s") from error
-        except (NotPlaced, asyncio.CancelledError):
+        except (NotPlaced, TakenOver, asyncio.CancelledError):
             await asyncio.shield(self._kill(spec.incarnation))
             raise
         except Exception as error:
@@ -121,12 +130,14 @@ class RayLauncher:
 
     async def wait_for_exit(self, worker: StartedWorker) -> str:
         """See `Launcher.wait_for_exit`."""
+        incarnation = worker.incarnation
         try:
-            was_stopped = await asyncio.shield(self._exits[worker.incarnation])
+            while not await asyncio.shield(self._exits[incarnation]):
+                await self._require_claim()
+                # An older router has asked, which has yet to learn that it is one.
+                self._exits[incarnation] = _exit_of(self._actors[incarnation])
         except ray.exceptions.RayError as error:
             return last_line(error)
-        if not was_stopped:
-            raise TakenOver(TAKEN_OVER)
         return "it was stopped"
 
     async def stop(self, worker: StartedWorker) -> None:
@@ -181,11 +192,8 @@ class RayLauncher:
 
     def _started(self, actor: Any, introduction: Introduction, *, attached: bool) -> StartedWorker:
         incarnation = introduction["incarnation"]
-        exit_ = asyncio.ensure_future(result(actor.wait.remote()))
-        # Also when nobody waits any more, as after our own kill, its error is no news.
-        exit_.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._actors[incarnation] = actor
-        self._exits[incarnation] = exit_
+        self._exits[incarnation] = _exit_of(actor)
         return StartedWorker(
             worker_id=introduction["worker_id"],
             pool=Pool(introduction["pool"]),
@@ -224,11 +232,23 @@ class RayLauncher:
             return max(1, self._cluster.num_cores // (self._config.prefill + self._config.decode))
         return max(1, int(wants.cpus))
 
+    async def _require_claim(self) -> None:
+        if await self.is_taken_over():
+            raise TakenOver(TAKEN_OVER)
+
     async def _kill(self, incarnation: str) -> None:
         actor = self._actors.pop(incarnation, None)
         self._exits.pop(incarnation, None)
         if actor is not None:
             await end(actor)
+
+
+def _exit_of(actor: Any) -> asyncio.Future[Any]:
+    """Done when the actor says that it was stopped, or that another router waits, or when it has died."""
+    exit_ = asyncio.ensure_future(result(actor.wait.remote()))
+    # Also when nobody waits any more, as after our own kill, its error is no news.
+    exit_.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return exit_
 
 
 def _end_when_created(creation: asyncio.Future[Any]) -> None:
