@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from router.dispatcher import RunningDispatcher
-from router.launcher import Launcher, StartedWorker
+from router.launcher import Launcher, Leave, StartedWorker
 from router.metrics import Metrics
 from router.scheduling.commands import Drained, ReplaceCause, ReplaceWorker
 from router.seats import Roster, Seat
@@ -63,8 +63,8 @@ class PoolKeeper:
         self._running: dict[str, StartedWorker] = {}
         self._tasks: dict[asyncio.Task[None], Seat | None] = {}
         self._causes: dict[str, ReplaceCause] = {}
-        self._kills: set[asyncio.Task[None]] = set()
-        self._leaves_alive = False
+        self._endings: set[asyncio.Task[None]] = set()
+        self._leave = Leave.NONE
         self._filled = False
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.taken_over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -115,19 +115,19 @@ class PoolKeeper:
         worker = self._running.get(command.worker_id)
         if worker is not None and worker.incarnation == command.incarnation:
             self._causes[command.worker_id] = command.cause
-            task = asyncio.create_task(self._launcher.kill(worker))
-            self._kills.add(task)
-            task.add_done_callback(self._kills.discard)
-            task.add_done_callback(_log_failure)
+            self._ending(self._launcher.kill(worker))
 
-    async def stop(self, *, leave_alive: bool = False) -> None:
-        """Let go of all seats, and end all workers unless they are left alive for another router."""
-        self._leaves_alive = self._leaves_alive or leave_alive
+    async def stop(self, leave: Leave = Leave.NONE) -> None:
+        """Let go of all seats, and end all workers but for those that are left alive for another router."""
+        if self._leave is not Leave.ALL:
+            self._leave = leave
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if not self._leaves_alive:
+        # A seat that was cancelled while its worker was being ended has not waited for it.
+        await asyncio.gather(*self._endings, return_exceptions=True)
+        if self._leave is Leave.NONE:
             await self._launcher.end_survivors()
 
     async def _fill(self) -> None:
@@ -202,11 +202,19 @@ class PoolKeeper:
             raise asyncio.CancelledError from error
         finally:
             del self._running[seat.worker_id]
-            await asyncio.shield(self._end(worker, gently=gently))
+            await asyncio.shield(self._ending(self._end(worker, gently=gently)))
+
+    def _ending(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A worker's end, which goes on whoever stops waiting for it."""
+        task = asyncio.create_task(work)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        task.add_done_callback(_log_failure)
+        return task
 
     async def _end(self, worker: StartedWorker, *, gently: bool) -> None:
         """A worker whose session is gone may still run: only its end makes room for the next."""
-        if self._leaves_alive:
+        if self._leave is Leave.ALL or (self._leave is Leave.ATTACHED and worker.attached):
             self._launcher.release(worker)
         elif gently:
             await self._launcher.stop(worker)
@@ -216,7 +224,7 @@ class PoolKeeper:
     def _let_go(self, error: TakenOver) -> None:
         """Another router has a worker, and so will have all: none may be ended by us any more."""
         log.error("%s", error.message)
-        self._leaves_alive = True
+        self._leave = Leave.ALL
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from twinpool.types import Pool
+
+
+class Leave(Enum):
+    """Which workers outlive the router that stops."""
+
+    NONE = "none"
+    ATTACHED = "attached"
+    """Those that an older router had started."""
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)

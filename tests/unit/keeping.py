@@ -58,6 +58,8 @@ class Life:
 
 class FakeLauncher:
     """trouble: what the next starts raise. may_start, may_take_over: held back while not set.
+    may_end: the same for the ends of workers, by worker id.
+    attached: whether the next that start were up before.
 
     spared: seats whose survivors were not ended when it was last asked to end them.
     taken_over: what it says when a worker speaks of another router.
@@ -72,6 +74,8 @@ class FakeLauncher:
         self.may_start.set()
         self.may_take_over = asyncio.Event()
         self.may_take_over.set()
+        self.may_end: dict[str, asyncio.Event] = {}
+        self.attached = False
         self.seats: dict[str, Pool] = {}
         self.spared: list[str] = []
         self.num_starts = 0
@@ -100,7 +104,9 @@ class FakeLauncher:
         if self.trouble:
             raise self.trouble.popleft()
         incarnation = f"{worker_id}-{len(self.lives)}"
-        worker = StartedWorker(worker_id, pool, incarnation, address=incarnation, node="node-1")
+        worker = StartedWorker(
+            worker_id, pool, incarnation, address=incarnation, node="node-1", attached=self.attached
+        )
         self.lives.append(Life(worker))
         return worker
 
@@ -108,9 +114,13 @@ class FakeLauncher:
         return await asyncio.shield(self._of(worker).ended)
 
     async def stop(self, worker: StartedWorker) -> None:
+        if gate := self.may_end.get(worker.worker_id):
+            await gate.wait()
         self._of(worker).stopped = True
 
     async def kill(self, worker: StartedWorker) -> None:
+        if gate := self.may_end.get(worker.worker_id):
+            await gate.wait()
         life = self._of(worker)
         life.killed = not life.released
         if not life.ended.done():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from router import keeper, worker_life
+from router.launcher import Leave
 from router.scheduling.commands import Drained, ReplaceCause, ReplaceWorker
 from tests.unit.keeping import FakeSession, Kept, rest, until
 from twinpool.errors import NotPlaced, StartFailed, TakenOver
@@ -106,8 +108,41 @@ async def test_stopping_ends_all_workers_gently(keep: Keep) -> None:
 
 async def test_workers_are_left_alive_for_the_next_router(keep: Keep) -> None:
     kept = await keep(1, 2)
-    await kept.keeper.stop(leave_alive=True)
+    await kept.keeper.stop(Leave.ALL)
     assert [(life.released, life.is_over) for life in kept.launcher.lives] == [(True, False)] * 3
+
+
+async def test_of_workers_that_were_up_before_and_others_only_those_are_left_alive(keep: Keep) -> None:
+    kept = await keep(1, 2, starts=False)
+    kept.launcher.attached = True
+    await kept.start()
+    kept.launcher.attached = False
+    before = kept.launcher.life("decode-1")
+    before.ended.set_result("gone")
+    new = await kept.is_another_life("decode-1", before)
+    await kept.keeper.stop(Leave.ATTACHED)
+    left = {life.worker.worker_id for life in kept.launcher.lives if life.released and not life.is_over}
+    assert left == {"prefill-0", "decode-0"}
+    assert new.stopped
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+async def test_stopping_waits_for_workers_that_are_being_ended(keep: Keep, replaces: bool) -> None:
+    kept = await keep()
+    life = kept.launcher.life("decode-0")
+    may_end = kept.launcher.may_end["decode-0"] = asyncio.Event()
+    if replaces:
+        stuck = ReplaceWorker("decode-0", life.worker.incarnation, "stands still", ReplaceCause.STUCK)
+        kept.keeper.replace(stuck)
+    else:
+        life.session_over.set_result("session lost")
+    await rest()
+    stopping = asyncio.create_task(kept.keeper.stop())
+    await rest()
+    assert not stopping.done()
+    may_end.set()
+    await stopping
+    assert life.is_over
 
 
 # What does not come up.
@@ -303,6 +338,24 @@ async def test_nobody_is_ended_once_another_router_has_one(keep: Keep, what: str
     assert not any(life.is_over for life in kept.launcher.lives)
     assert kept.dispatcher.given_up == {None: "by another router"}
     assert not kept.keeper.failed.done()
+
+
+async def test_a_router_that_finds_at_a_start_that_it_is_the_older_ends_nobody(keep: Keep) -> None:
+    kept = await keep(1, 2)
+    kept.launcher.trouble.append(TakenOver("by another router"))
+    kept.launcher.life("decode-1").ended.set_result("gone")
+    assert await kept.keeper.taken_over == "by another router"
+    await until(lambda: sum(life.released for life in kept.launcher.lives) == 2)
+    assert len(kept.launcher.lives) == 3
+
+
+async def test_an_older_router_that_disturbs_a_session_takes_nothing_over(keep: Keep) -> None:
+    kept = await keep()
+    kept.launcher.taken_over = False
+    life = kept.launcher.life("decode-0")
+    life.session_over.set_exception(TakenOver("by another router"))
+    await kept.is_another_life("decode-0", life)
+    assert not kept.keeper.taken_over.done()
 
 
 async def test_a_router_that_slept_through_its_sessions_end_ends_nobody_either(keep: Keep) -> None:

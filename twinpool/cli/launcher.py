@@ -131,6 +131,8 @@ class RayLauncher:
     async def wait_for_exit(self, worker: StartedWorker) -> str:
         """See `Launcher.wait_for_exit`."""
         incarnation = worker.incarnation
+        if incarnation not in self._exits:
+            return "it was ended"
         try:
             while not await asyncio.shield(self._exits[incarnation]):
                 await self._require_claim()
@@ -237,10 +239,11 @@ class RayLauncher:
             raise TakenOver(TAKEN_OVER)
 
     async def _kill(self, incarnation: str) -> None:
-        actor = self._actors.pop(incarnation, None)
-        self._exits.pop(incarnation, None)
-        if actor is not None:
-            await end(actor)
+        """What cannot be ended now may be asked for again; it also leaves by itself, for want of a router."""
+        actor = self._actors.get(incarnation)
+        if actor is not None and await end(actor):
+            self._actors.pop(incarnation, None)
+            self._exits.pop(incarnation, None)
 
 
 def _exit_of(actor: Any) -> asyncio.Future[Any]:
@@ -258,7 +261,7 @@ def _end_when_created(creation: asyncio.Future[Any]) -> None:
         task.add_done_callback(_ENDING.discard)
 
 
-_ENDING: set[asyncio.Future[None]] = set()
+_ENDING: set[asyncio.Future[bool]] = set()
 """Held, since the event loop itself holds tasks only weakly."""
 
 

@@ -8,8 +8,12 @@ from typing import Any
 
 import ray
 
+from twinpool.backoff import backoff_s
+
 log = logging.getLogger(__name__)
 KILL_TIMEOUT_S = 20.0
+KILL_TRIES = 4
+KILL_BACKOFF_S = (0.0, 1.0, 3.0, 10.0)
 
 
 async def result(reference: Any) -> Any:
@@ -17,13 +21,17 @@ async def result(reference: Any) -> Any:
     return await reference
 
 
-async def end(actor: Any) -> None:
-    """End an actor at once, within KILL_TIMEOUT_S; one that is gone already is fine."""
-    try:
-        # Blocks until the process is gone, so not on the event loop.
-        await asyncio.wait_for(asyncio.to_thread(ray.kill, actor, no_restart=True), KILL_TIMEOUT_S)
-    except Exception as error:  # noqa: BLE001 (whatever it is, its caller can do nothing more)
-        log.error("an actor could not be ended: %r", error)
+async def end(actor: Any) -> bool:
+    """End an actor at once; one that is gone already is fine. False if all of several tries failed."""
+    for num_failures in range(KILL_TRIES):
+        await asyncio.sleep(backoff_s(KILL_BACKOFF_S, num_failures))
+        try:
+            # Blocks until the process is gone, so not on the event loop.
+            await asyncio.wait_for(asyncio.to_thread(ray.kill, actor, no_restart=True), KILL_TIMEOUT_S)
+            return True
+        except Exception as error:  # noqa: BLE001 (Ray may fail in any way while its head is away)
+            log.error("an actor could not be ended: %r", error)
+    return False
 
 
 def last_line(error: BaseException) -> str:

@@ -18,6 +18,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+from router.launcher import Leave
 from twinpool.cli.cluster import Cluster, ray_cluster
 from twinpool.cli.exits import Exit, code_of
 from twinpool.cli.listening import require_free_ports
@@ -135,7 +136,7 @@ class _Serving:
             await self._until_stopped(system)
             streams, grace_s = system.num_requests, self._config.router.grace_s
             self._steps(f"stopping: {streams} streams may finish within {grace_s:g} s")
-            if system.leave_workers:
+            if system.leave is Leave.ALL:
                 wait_s = self._config.router.orphan_timeout_s
                 self._steps(f"the workers stay: another router has {wait_s:g} s to take them over")
         return Exit.DONE
@@ -145,7 +146,7 @@ class _Serving:
         if self._stop.is_set():
             self._steps("stopping at once")
             self._system.hurry()
-        self._system.leave_workers = leaves_workers
+        self._system.leave = Leave.ALL if leaves_workers else Leave.NONE
         self._stop.set()
 
     async def _until_stopped(self, system: ServingSystem) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from router.canary import Canary, Hop
 from router.dispatcher import RunningDispatcher
 from router.keeper import PoolKeeper
+from router.launcher import Leave
 from router.metrics import Metrics
 from router.metrics_server import MetricsServer
 from router.scaling import Scaling
@@ -48,7 +49,7 @@ class ServingSystem:
 
     broken: set to the error if a part ended that must run always; then nothing can be relied on any more.
     taken_over: set to the reason once another router has the workers.
-    leave_workers: whether they stay, for the next router, when this one ends.
+    leave: which workers stay, for the next router, when this one ends.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class ServingSystem:
             config, launcher, self.dispatcher, roster, metrics, steps, broken=self._break
         )
         self.taken_over = self._keeper.taken_over
-        self.leave_workers = False
+        self.leave = Leave.NONE
         self.dispatcher.replace = self._keeper.replace
         self.dispatcher.drained = self._keeper.drained
         self.dispatcher.probe = _Probe(canary, steps)
@@ -115,6 +116,10 @@ class ServingSystem:
             self._steps(f"starting {config.prefill} prefill and {config.decode} decode workers")
             self._keeper.start()
             yield self
+        except StartFailed:
+            # What had been up before is not ended for it; a cluster of our own has none.
+            self.leave = Leave.ATTACHED
+            raise
         finally:
             self.dispatcher.drain()
             async with (
@@ -129,8 +134,9 @@ class ServingSystem:
 
     async def _stop_keeper(self) -> None:
         """A router that is broken leaves healthy workers to the next one, where they outlive it."""
-        leave_alive = self.leave_workers or (self.broken.done() and not self._cluster.is_local)
-        await self._keeper.stop(leave_alive=leave_alive)
+        if self.broken.done() and not self._cluster.is_local:
+            self.leave = Leave.ALL
+        await self._keeper.stop(self.leave)
 
     def hurry(self) -> None:
         """End the streams that a stop is waiting for."""
