@@ -39,7 +39,7 @@ class EngineConfig:
     prefill_budget_tokens: int = 256
     """Most prompt tokens in one prefill step, over all prompts."""
     threads: int = 0
-    """Compute threads of each worker; 0 shares the machine's cores among its workers."""
+    """Compute threads of each worker; 0 shares the machine's cores among the workers it starts with."""
     deterministic: bool = False
     """Make tokens independent of the batch in every dtype (float32 always is)."""
 

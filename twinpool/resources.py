@@ -24,7 +24,8 @@ class PoolResources:
     """For each worker: logical CPUs and GPUs, memory in MiB (0: none asked), custom resources, node labels.
 
     environment: variables of its process. threads: compute threads; 0 leaves it to the engine's setting.
-    placement: pack fills nodes one by one, spread uses as many as there are.
+    placement: pack is Ray's own way, which fills a node to half before it takes the next; spread uses as many
+    as there are.
     """
 
     cpus: float = 1.0

@@ -20,7 +20,7 @@ from twinpool.client.status import WorkerStatus
 from twinpool.types import Pool, WorkerState
 
 NUM_TOKENS = 24
-WANTS = "cpus=1,resource.decode=1,label.zone=a,env.POOL_OF_TEST=decode"
+WANTS = "cpus=1,memory-mib=64,resource.decode=1,label.zone=a,env.POOL_OF_TEST=decode"
 
 
 def decode_worker(served: Serve) -> WorkerStatus:
@@ -39,6 +39,9 @@ def test_a_pool_waits_for_its_node_and_a_stream_outlives_the_nodes_loss(
     assert "1 decode" in reason
     assert "a node with zone=a" in reason
     assert "0 of 0 decode" in reason
+    assert "0 of 1 nodes are labelled so" in reason
+    assert "64 MiB" in reason.partition(";")[0]
+    assert " MiB" in reason.partition(";")[2]
 
     node = cluster.add_node({"decode": 1}, "zone=a")
     served.wait_until_ready()

@@ -266,9 +266,15 @@ _ENDING: set[asyncio.Future[bool]] = set()
 
 
 def _why_unplaced(wants: PoolResources) -> str:
-    """What a worker waits for, and what there is."""
+    """What a worker waits for, and what there is of each."""
     free = ray.available_resources()  # type: ignore[no-untyped-call]
     total = ray.cluster_resources()  # type: ignore[no-untyped-call]
     names = {"CPU", *(["GPU"] if wants.gpus else []), *wants.custom}
-    there = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}" for name in sorted(names))
-    return f"a worker needs {wants}; free in the cluster: {there}"
+    there = [f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}" for name in sorted(names)]
+    if wants.memory_mib:
+        there.append(f"{free.get('memory', 0) // MIB:g} of {total.get('memory', 0) // MIB:g} MiB")
+    if wants.labels:
+        nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        fit = [node for node in nodes if wants.labels.items() <= node.get("Labels", {}).items()]
+        there.append(f"{len(fit)} of {len(nodes)} nodes are labelled so")
+    return f"a worker needs {wants}; free in the cluster: {', '.join(there)}"
