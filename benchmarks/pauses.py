@@ -27,8 +27,10 @@ STREAMS = (1, 4)
 class Pause:
     """One round. streams: all that ran. hit: those of the worker that was struck or drained.
 
-    pause_s: the longest of the gap in which it happened and the three after. longest_s: of all gaps from then
-    on; the start of the next worker on the same cores lengthens it, too. step_s: the median gap before.
+    pause_s: the longest gap that it makes. After a kill, of the gap in which it happened and the three after,
+    since the start of the next worker on the same cores lengthens later ones. After a drain, of all gaps:
+    rows move some steps later, and no worker starts meanwhile. longest_s: of all gaps from then on. step_s:
+    the median gap before.
     prefill_s: time to first token of a prompt as long as what a stream had read and written by then, nothing
     else running.
     """
@@ -55,6 +57,7 @@ def measure(target: Served, num_streams: int, *, kill: bool, seed: int) -> Pause
     busy = {worker.id: worker.running for worker in target.operations.status().pool(Pool.DECODE)}
     victim = max(busy, key=lambda worker_id: busy[worker_id])
     counts = [len(reading.times_s) for reading in readers.readings]
+    num_gaps = 4 if kill else None
     if kill:
         os.kill(target.pid_of(victim), signal.SIGKILL)
     else:
@@ -62,7 +65,7 @@ def measure(target: Served, num_streams: int, *, kill: bool, seed: int) -> Pause
     after = [
         (reading, count)
         for reading, count in zip(readers.finish(), counts, strict=True)
-        # A drained worker's rows are not told apart from the others: the longest gap of all counts.
+        # A drained worker's rows are not told apart from their neighbours: the longest gap of all counts.
         if not kill or (reading.summary is not None and reading.summary.num_resumes)
     ]
     if not kill:
@@ -72,7 +75,7 @@ def measure(target: Served, num_streams: int, *, kill: bool, seed: int) -> Pause
     return Pause(
         streams=num_streams,
         hit=busy[victim],
-        pause_s=max(max(reading.gaps_s()[count - 1 : count + 3]) for reading, count in after),
+        pause_s=max(max(reading.gaps_s()[count - 1 :][:num_gaps]) for reading, count in after),
         longest_s=max(max(reading.gaps_s()[count - 1 :]) for reading, count in after),
         step_s=statistics.median(gap for reading, count in after for gap in reading.gaps_s()[: count - 1]),
         prefill_s=prefill.ttft_s,
