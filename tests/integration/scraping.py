@@ -76,7 +76,8 @@ def prometheus(target: str) -> Iterator[Prometheus]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with TemporaryDirectory(prefix="prometheus-") as name:
         folder = Path(name)
-        (folder / "prometheus.yaml").write_text(_configuration(target))
+        (folder / "prometheus.yaml").write_text(_configuration())
+        (folder / "targets.yaml").write_text(yaml.safe_dump([{"targets": [target]}]))
         with (folder / "log").open("w") as log:
             arguments = [
                 f"--config.file={folder / 'prometheus.yaml'}",
@@ -93,10 +94,9 @@ def prometheus(target: str) -> Iterator[Prometheus]:
             process.wait(SEEN_S)
 
 
-def _configuration(target: str) -> str:
-    """Ours, for this target and in quick time."""
+def _configuration() -> str:
+    """Ours, in quick time."""
     config = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
     config["global"] = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), INTERVAL)
     config["rule_files"] = [str(FOLDER / file) for file in config["rule_files"]]
-    config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
     return yaml.safe_dump(config)

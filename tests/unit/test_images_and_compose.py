@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 
+import yaml
 from ray.scripts.scripts import start as ray_start
 
 from tests.unit.checkers import PROGRAMS, run
@@ -12,6 +14,12 @@ from twinpool.cli.configuration import load_config
 from twinpool.types import Pool
 
 COMPOSE = documents_of(DEPLOY / "compose.yaml")[0]
+
+
+def variables_of(service: str) -> dict[str, str]:
+    """What a service's environment sets, but for what the host's decides."""
+    environment = COMPOSE["services"][service]["environment"]
+    return {name: str(value) for name, value in environment.items() if "${" not in str(value)}
 
 
 def test_the_linter_of_images_finds_nothing() -> None:
@@ -55,10 +63,39 @@ def test_every_part_of_the_compose_file_that_joins_ray_can() -> None:
             assert (DEPLOY / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
 
 
+def test_prometheus_finds_the_routers_metrics_and_grafana_finds_prometheus() -> None:
+    services, configs = COMPOSE["services"], COMPOSE["configs"]
+    scraped = services["prometheus"]
+    places = [volume.split(":")[:2] for volume in scraped["volumes"] if volume.startswith(".")]
+    inside = {place: (DEPLOY / source).read_text() for source, place in places}
+    inside |= {each["target"]: configs[each["source"]]["content"] for each in scraped["configs"]}
+    (file,) = [word.partition("=")[2] for word in scraped["command"] if word.startswith("--config.file=")]
+    config = yaml.safe_load(inside[file])
+    (discovery,) = config["scrape_configs"][0]["file_sd_configs"]
+    needed = [str(PurePosixPath(file).parent / name) for name in (*config["rule_files"], *discovery["files"])]
+    assert set(needed) | {file} == set(inside)
+    router = load_config(environment=variables_of("router"))
+    assert router.metrics_host == "0.0.0.0"
+    assert yaml.safe_load(inside[needed[-1]]) == [{"targets": [f"router:{router.metrics_port}"]}]
+    (source,) = yaml.safe_load(configs["grafana-datasource"]["content"])["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+
+
+def test_every_service_has_a_network_of_its_own_that_a_restart_does_not_take_away() -> None:
+    for name, each in COMPOSE["services"].items():
+        assert "network_mode" not in each, name
+        assert all(str(port).startswith("127.0.0.1:") for port in each.get("ports", [])), name
+
+
+def test_the_router_stops_before_the_workers_that_its_streams_need() -> None:
+    """Compose stops a service before those that it depends on."""
+    needs = COMPOSE["services"]["router"]["depends_on"]
+    assert {pool.value: {"condition": "service_started"} for pool in Pool}.items() <= needs.items()
+
+
 def test_the_compose_files_router_has_time_to_end_its_streams_and_workers_a_place() -> None:
     router = COMPOSE["services"]["router"]
-    given = {name: str(value) for name, value in router["environment"].items() if "${" not in str(value)}
-    config = load_config(environment=given)
+    config = load_config(environment=variables_of("router"))
     assert float(router["stop_grace_period"].removesuffix("s")) > config.router.grace_s
     for pool in Pool:
         node = ray_start.make_context("start", list(COMPOSE["services"][pool.value]["command"][2:])).params
