@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +12,15 @@ import yaml
 from ray.scripts.scripts import start as ray_start
 
 from router.health import INFERENCE
-from tests.unit import kuberay_fields
+from tests.unit import manifest_fields
 from tests.unit.checkers import PROGRAMS, run
+from tests.unit.manifests import BASE, CUSTOM, EXAMPLE, OBJECTS, all_containers, model_of, pod_specs, the
 from tests.unit.written_commands import DEPLOY, ROOT, documents_of, mappings
 from twinpool.cli.configuration import load_config
 from twinpool.config import ServeConfig
 from twinpool.types import Pool
 
-BASE, EXAMPLE = DEPLOY / "kubernetes" / "base", DEPLOY / "kubernetes" / "example"
 KUBERNETES_VERSION = "1.34.0"
-OBJECTS = [
-    document
-    for file in sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
-    if file.name != "kustomization.yaml"
-    for document in documents_of(file)
-]
-CUSTOM = ("RayCluster", "ServiceMonitor")
-
-
-def the(kind: str, name: str | None = None) -> dict[str, Any]:
-    """The one object of a kind, or of a kind and name."""
-    (found,) = [each for each in OBJECTS if each["kind"] == kind and name in (None, each["metadata"]["name"])]
-    return dict(found)
-
-
-def pod_specs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every pod that the manifests describe, with a name for it."""
-    for each in OBJECTS:
-        for mapping in mappings(each):
-            if "containers" in mapping:
-                yield f"{each['kind']}: {mapping['containers'][0]['name']}", mapping
 
 
 def groups() -> Mapping[Pool, dict[str, Any]]:
@@ -53,7 +31,8 @@ def groups() -> Mapping[Pool, dict[str, Any]]:
 
 @pytest.fixture(params=[BASE, EXAMPLE], ids=["base", "example"])
 def config(request: pytest.FixtureRequest) -> ServeConfig:
-    return load_config(file=request.param / "serve.toml", environment={})
+    environment = model_of(BASE) | model_of(request.param)
+    return load_config(file=request.param / "serve.toml", environment=environment)
 
 
 def test_kubernetes_takes_every_object(tmp_path: Path) -> None:
@@ -70,14 +49,21 @@ def test_kubernetes_takes_every_object(tmp_path: Path) -> None:
 
 def test_kuberay_takes_the_cluster() -> None:
     cluster = the("RayCluster")
-    assert list(kuberay_fields.problems(cluster)) == []
+    fields = manifest_fields.RAY_CLUSTER
+    assert list(manifest_fields.problems(cluster, fields)) == []
     assert cluster["spec"]["autoscalerOptions"]["version"] == "v2"
     assert cluster["spec"]["enableInTreeAutoscaling"] is True
     broken = cluster | {"spec": cluster["spec"] | {"rayVersion": 2.6, "workerGroups": []}}
-    assert list(kuberay_fields.problems(broken)) == [
+    assert list(manifest_fields.problems(broken, fields)) == [
         ".spec.rayVersion is float, not str",
         ".spec.workerGroups is unknown",
     ]
+
+
+def test_the_prometheus_operator_takes_the_monitor() -> None:
+    assert list(manifest_fields.problems(the("ServiceMonitor"), manifest_fields.SERVICE_MONITOR)) == []
+    (endpoint,) = the("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["port"] in [port["name"] for port in the("Service")["spec"]["ports"]]
 
 
 def test_ray_takes_the_options_that_nodes_are_started_with() -> None:
@@ -98,7 +84,7 @@ def test_every_pod_is_nobody_in_particular_and_gets_no_variables_of_services(pod
     assert pod["enableServiceLinks"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    for container in (*pod["containers"], *pod.get("initContainers", [])):
+    for container in all_containers(pod):
         assert container["securityContext"]["allowPrivilegeEscalation"] is False
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     claimed = {volume["name"]: volume for volume in pod.get("volumes", [])}
@@ -138,8 +124,8 @@ def test_the_router_is_probed_where_it_listens_and_has_time_to_end_its_streams(c
     deployment = the("Deployment")["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
     pod = deployment["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] >= config.router.grace_s + 30
     (router,) = pod["containers"]
+    assert pod["terminationGracePeriodSeconds"] >= config.router.grace_s + 30
     assert router["startupProbe"]["grpc"] == router["livenessProbe"]["grpc"] == {"port": config.port}
     assert router["readinessProbe"]["grpc"] == {"port": config.port, "service": INFERENCE}
     ports = {port["name"]: port["containerPort"] for port in router["ports"]}
@@ -166,26 +152,3 @@ def test_services_monitors_and_budgets_select_what_there_is() -> None:
     job = documents_of(DEPLOY / "prometheus" / "prometheus.yaml")[0]["scrape_configs"][0]["job_name"]
     (endpoint,) = the("ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": job}]
-
-
-def test_kustomizations_name_files_that_exist() -> None:
-    for file in sorted((DEPLOY / "kubernetes").rglob("kustomization.yaml")):
-        (document,) = documents_of(file)
-        generated = [each for mapping in document.get("configMapGenerator", []) for each in mapping["files"]]
-        for name in (*document["resources"], *document.get("components", []), *generated):
-            assert (file.parent / name).exists(), f"{file}: {name}"
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_kustomize_gives_every_container_the_sites_image() -> None:
-    built = list(yaml.safe_load_all(run("kubectl", "kustomize", EXAMPLE)))
-    images = {
-        container["image"]
-        for document in built
-        for mapping in mappings(document)
-        for container in mapping.get("containers", [])
-    }
-    assert images == {f"registry.example.com/twinpool-{name}:0.1.0" for name in ("router", "worker")}
-    assert {each["metadata"].get("namespace", "twinpool") for each in built} == {"twinpool"}
-    (file,) = [each["data"]["serve.toml"] for each in built if each["kind"] == "ConfigMap"]
-    assert file == (EXAMPLE / "serve.toml").read_text()

@@ -98,7 +98,8 @@ def test_every_container_has_a_valid_environment() -> None:
     for file in MANIFESTS:
         for mapping in (each for document in documents_of(file) for each in mappings(document)):
             environment = mapping.get("environment") or {
-                each["name"]: each["value"] for each in mapping.get("env") or () if "value" in each
+                **{each["name"]: each["value"] for each in mapping.get("env") or () if "value" in each},
+                **dict(each.split("=", 1) for each in mapping.get("literals") or ()),
             }
             given = {name: _DEFAULTED.sub(r"\1", str(value)) for name, value in environment.items()}
             if "TWINPOOL_CONFIG" in given:

@@ -1,6 +1,8 @@
-"""The fields of KubeRay's RayCluster (ray.io/v1, KubeRay 1.5) that our manifests may use, with their types.
+"""The fields that our manifests may use of what Kubernetes' own schema does not know, with their types.
 
-Pod templates are Kubernetes' own and checked by its schema; here they are any mapping.
+That is KubeRay's RayCluster (ray.io/v1, KubeRay 1.5), the Prometheus operator's ServiceMonitor
+(monitoring.coreos.com/v1) and kustomizations. Pod templates are Kubernetes' own and checked by its schema;
+here they are any mapping.
 """
 
 from __future__ import annotations
@@ -44,9 +46,44 @@ RAY_CLUSTER: Mapping[str, Any] = {
         "workerGroupSpecs": [_WORKER_GROUP],
     },
 }
+SERVICE_MONITOR: Mapping[str, Any] = {
+    "apiVersion": str,
+    "kind": str,
+    "metadata": dict,
+    "spec": {
+        "selector": {"matchLabels": _TEXTS},
+        "endpoints": [
+            {
+                "port": str,
+                "path": str,
+                "interval": str,
+                "scrapeTimeout": str,
+                "relabelings": [
+                    {
+                        "sourceLabels": [str],
+                        "targetLabel": str,
+                        "regex": str,
+                        "replacement": str,
+                        "action": str,
+                    }
+                ],
+            }
+        ],
+    },
+}
+KUSTOMIZATION: Mapping[str, Any] = {
+    "apiVersion": str,
+    "kind": str,
+    "namespace": str,
+    "resources": [str],
+    "components": [str],
+    "images": [{"name": str, "newName": str, "newTag": str, "digest": str}],
+    "configMapGenerator": [{"name": str, "behavior": str, "files": [str], "literals": [str]}],
+    "labels": [{"pairs": _TEXTS, "includeSelectors": bool, "includeTemplates": bool}],
+}
 
 
-def problems(value: Any, fields: Any = RAY_CLUSTER, path: str = "") -> Iterator[str]:
+def problems(value: Any, fields: Any, path: str = "") -> Iterator[str]:
     """What is unknown or of another type, each with its path."""
     if isinstance(fields, list):
         if not isinstance(value, list):
