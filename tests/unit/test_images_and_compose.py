@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import PurePosixPath
+import subprocess
+from pathlib import Path, PurePosixPath
 
+import pytest
 import yaml
 from ray.scripts.scripts import start as ray_start
 
 from tests.unit.checkers import PROGRAMS, run
+from tests.unit.manifests import the
 from tests.unit.written_commands import DEPLOY, documents_of
 from twinpool.cli.configuration import load_config
 from twinpool.types import Pool
@@ -112,3 +116,46 @@ def test_ray_takes_the_options_that_nodes_are_started_with() -> None:
     for line in lines:
         words = line.split() if isinstance(line, str) else line
         ray_start.make_context("start", list(words[2:]))
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder of programs that only note how they are called. Ray's head is up at the third look."""
+    for name in ("ray", "twinpool", "sleep", "timeout"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>"$NOTES"\n. "$0.does"\n')
+        (tmp_path / name).chmod(0o755)
+        (tmp_path / f"{name}.does").touch()
+    (tmp_path / "ray.does").write_text(
+        '[ "$1" != health-check ] || [ "$(grep -c "^ray health-" "$NOTES")" -ge 3 ]\n'
+    )
+    (tmp_path / "timeout.does").write_text('shift; exec "$@"\n')
+    return tmp_path
+
+
+def join_and_serve(programs: Path) -> tuple[int, list[str]]:
+    """Its exit code, and the programs that it called."""
+    environment = {
+        "PATH": f"{programs}:{os.defpath}",
+        "NOTES": str(programs / "notes"),
+        "RAY_HEAD": "head:6379",
+    }
+    ran = subprocess.run([DEPLOY / "join-and-serve"], env=environment, timeout=60, check=False)
+    return ran.returncode, (programs / "notes").read_text().splitlines()
+
+
+def test_the_router_waits_for_rays_head_before_it_joins(programs: Path) -> None:
+    code, calls = join_and_serve(programs)
+    look = "ray health-check --address head:6379"
+    assert calls[1:6] == [look, "sleep 2", look, "sleep 2", look]
+    assert calls[6].startswith("ray start --address=head:6379 ")
+    assert (code, calls[7:]) == (0, ["twinpool serve --ray-address head:6379"])
+
+
+def test_the_router_ends_if_there_is_no_head_within_the_time_of_its_startup_probe(programs: Path) -> None:
+    (programs / "timeout.does").write_text("exit 124\n")
+    code, calls = join_and_serve(programs)
+    assert code == 124
+    (call,) = calls
+    (router,) = the("Deployment")["spec"]["template"]["spec"]["containers"]
+    probe = router["startupProbe"]
+    assert float(call.split()[1]) < probe["periodSeconds"] * probe["failureThreshold"]

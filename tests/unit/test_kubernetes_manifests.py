@@ -125,7 +125,9 @@ def test_the_router_is_probed_where_it_listens_and_has_time_to_end_its_streams(c
     assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
     pod = deployment["template"]["spec"]
     (router,) = pod["containers"]
-    assert pod["terminationGracePeriodSeconds"] >= config.router.grace_s + 30
+    program, seconds = router["lifecycle"]["preStop"]["exec"]["command"]
+    assert program == "sleep"
+    assert pod["terminationGracePeriodSeconds"] >= float(seconds) + config.router.grace_s + 30
     assert router["startupProbe"]["grpc"] == router["livenessProbe"]["grpc"] == {"port": config.port}
     assert router["readinessProbe"]["grpc"] == {"port": config.port, "service": INFERENCE}
     ports = {port["name"]: port["containerPort"] for port in router["ports"]}
