@@ -78,6 +78,7 @@ class SnapshotGauges(Collector):
             for view in snapshot.workers:
                 family.add_metric([view.pool.value, view.id], gauge.value(view))
             yield family
+        yield _running_limit(snapshot)
 
 
 def _system_gauges(snapshot: Snapshot) -> Iterator[Metric]:
@@ -93,8 +94,10 @@ def _system_gauges(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:
-    queue = _gauge("queue_depth", "Requests waiting for a worker of the pool.", "pool")
-    queue.add_metric([Pool.PREFILL.value], snapshot.queue_requests)
+    text = "Requests waiting for a worker of the pool: all wait before prefill, whichever pool has no room."
+    queue = _gauge("queue_depth", text, "pool")
+    for pool in Pool:
+        queue.add_metric([pool.value], snapshot.queue_requests if pool is Pool.PREFILL else 0)
     yield queue
     workers = _gauge("workers", "Workers by state.", "pool", "state")
     target = _gauge("target_workers", "Workers that the pool should have.", "pool")
@@ -110,6 +113,15 @@ def _pool_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     for state in PAIR_STATES:
         pairs.add_metric([state], states.count(state))
     yield pairs
+
+
+def _running_limit(snapshot: Snapshot) -> Metric:
+    text = "Most prompts given to the worker at a time, or rows in its batch; 0 while it is not up."
+    family = _gauge("num_requests_running_limit", text, "pool", "worker")
+    for view in snapshot.workers:
+        limit = snapshot.most_running.get(view.pool, 0) if view.incarnation else 0
+        family.add_metric([view.pool.value, view.id], limit)
+    return family
 
 
 def _pair_state(pair: PairView) -> str:

@@ -37,7 +37,11 @@ class RequestSeries:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.calls = _counter(registry, "requests", "Calls ended.", "method", "code")
         self.rejections = _counter(
-            registry, "admission_rejections", "Requests refused at the door or by the queue.", "reason"
+            registry,
+            "admission_rejections",
+            "Requests refused at the door or by the queue. What does not parse, or fails once it is queued"
+            " (say, as its pool is given up), is in requests_total alone, by its status.",
+            "reason",
         )
         self.expired = _counter(
             registry,
@@ -45,9 +49,13 @@ class RequestSeries:
             "Requests whose deadline passed, by the phase they were in.",
             "phase",
         )
-        self.finished = _counter(registry, "request_success", "Requests that ended well.", "finished_reason")
+        self.finished = _counter(
+            registry, "request_success", "Requests that ended well, or were aborted by id.", "finished_reason"
+        )
         self.disconnects = _counter(registry, "client_disconnects", "Streams that the client left early.")
-        self.prompt_tokens_total = _counter(registry, "prompt_tokens", "Prompt tokens of ended requests.")
+        self.prompt_tokens_total = _counter(
+            registry, "prompt_tokens", "Prompt tokens of requests that ended well."
+        )
         self.generation_tokens_total = _counter(registry, "generation_tokens", "Tokens produced.")
         self.prompt_tokens = _histogram(
             registry, "request_prompt_tokens", "Tokens of a request's prompt.", buckets.REQUEST_TOKENS

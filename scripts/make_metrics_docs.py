@@ -27,6 +27,10 @@ A label's values, where they are listed, are all there from the start, at zero; 
 client from another. Canaries, the router's own small requests, count in what workers do and hold, and among
 no requests. The four phases sum to a request's duration.
 
+First tokens, the time between tokens and tokens produced are counted as they go out, of all requests.
+Prompt tokens, lengths, phases, duration and time per output token are counted in one go at the end of a
+request that ended well: of one that fails or whose client leaves they say nothing.
+
 There is no prefix cache yet, hence no metric of its hits.
 """
 TABLE = """

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scripts.dashboards.promql import increase
+
 SCHEMA_VERSION = 39
 """Grafana 10.4 and 11 write it; newer ones migrate it when they load it."""
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -42,7 +44,7 @@ class Panel:
 
 
 def stat(title: str, unit: str, expr: str, text: str, **limits: Any) -> Panel:
-    """A number, and its recent past. limits: as `Panel`'s orange, red, falling."""
+    """A number now, none where there is nothing to say now. limits: as `Panel`'s orange, red, falling."""
     return Panel(title, unit, (Query(expr),), text, width=3, stat=True, **limits)
 
 
@@ -113,20 +115,22 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "title": panel.title,
         "description": panel.text,
         "datasource": DATASOURCE,
-        "targets": [_target(index, query) for index, query in enumerate(panel.queries)],
+        "targets": [_target(index, query, panel.stat) for index, query in enumerate(panel.queries)],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
         "options": _stat_options() if panel.stat else _graph_options(),
     }
 
 
-def _target(index: int, query: Query) -> dict[str, Any]:
+def _target(index: int, query: Query, instant: bool) -> dict[str, Any]:
+    """instant: ask for the value now; the last one of a range may be as old as the range is long."""
     return {
         "refId": chr(ord("A") + index),
         "datasource": DATASOURCE,
         "editorMode": "code",
         "expr": query.expr,
         "legendFormat": query.legend or "__auto",
-        "range": True,
+        "instant": instant,
+        "range": not instant,
     }
 
 
@@ -158,7 +162,7 @@ def _stat_options() -> dict[str, Any]:
     return {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "colorMode": "value",
-        "graphMode": "area",
+        "graphMode": "none",
         "textMode": "value",
         "justifyMode": "auto",
         "orientation": "auto",
@@ -222,11 +226,13 @@ def _link_to_others() -> dict[str, Any]:
 
 
 def _restarts() -> dict[str, Any]:
+    """Its window is fixed, as Grafana has no rate interval for annotations: enough for a scrape a minute."""
+    replaced = increase("worker_restarts_total", "5m", "pool,reason")
     return {
         "name": "Workers replaced",
         "datasource": DATASOURCE,
         "enable": True,
         "iconColor": "red",
-        "expr": 'sum by (pool, reason) (increase(twinpool_worker_restarts_total{job="$job"}[1m])) > 0',
+        "expr": f"{replaced} > 0",
         "titleFormat": "a {{pool}} worker was replaced: {{reason}}",
     }

@@ -8,7 +8,8 @@ from scripts.dashboards.grafana import Query, Row, dashboard, graph, stat
 from scripts.dashboards.promql import increase, mean, quantile, rate, ratio, select, share_within, total
 
 ANSWERS = "~Generate|Chat"
-FAULTS = "~UNAVAILABLE|INTERNAL|UNKNOWN|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|DATA_LOSS"
+FAULTS = "~UNAVAILABLE|INTERNAL|UNKNOWN|DEADLINE_EXCEEDED|DATA_LOSS"
+"""And what finds the queue full; the other cause of RESOURCE_EXHAUSTED is a client that does not read."""
 TTFT_SLO = "2.5"
 TPOT_SLO = "0.2"
 PHASES = (
@@ -27,7 +28,8 @@ def overview() -> dict[str, Any]:
 
 
 def _users() -> Row:
-    faults = rate("requests_total", method=ANSWERS, code=FAULTS)
+    failed = rate("requests_total", method=ANSWERS, code=FAULTS)
+    faults = f"({failed} + {rate('admission_rejections_total', reason='queue_full')})"
     calls = rate("requests_total", method=ANSWERS)
     ttft, gap = "time_to_first_token_seconds", "inter_token_latency_seconds"
     tpot = "request_time_per_output_token_seconds"
@@ -35,7 +37,7 @@ def _users() -> Row:
         "Users",
         (
             stat("Requests", "reqps", calls, "Calls of Generate and Chat that ended, a second."),
-            stat("Tokens in", "short", rate("prompt_tokens_total"), "Prompt tokens a second."),
+            stat("Tokens in", "short", rate("prompt_tokens_total"), "Of requests that ended, a second."),
             stat("Tokens out", "short", rate("generation_tokens_total"), "Tokens produced a second."),
             stat(
                 "Errors",

@@ -57,6 +57,10 @@ def _pools() -> Row:
 
 def _work() -> Row:
     step = "step_duration_seconds"
+    room = ratio(
+        total("num_requests_running", "pool", **POOL), total("num_requests_running_limit", "pool", **POOL)
+    )
+    pace = ratio(rate("iteration_tokens_sum", "pool", **POOL), rate(f"{step}_sum", "pool", **POOL))
     return Row(
         "Work",
         (
@@ -96,6 +100,20 @@ def _work() -> Row:
                 "short",
                 "Mean, by pool.",
                 Query(mean("iteration_tokens", "pool", **POOL), "{{pool}}"),
+            ),
+            graph(
+                "Tokens per busy second",
+                "short",
+                "What one worker reads (prefill) or produces (decode) in a second of steps: its capacity.",
+                Query(pace, "{{pool}}"),
+                width=12,
+            ),
+            graph(
+                "Places taken",
+                "percentunit",
+                "Prompts and rows on workers, as a share of how many they may have.",
+                Query(room, "{{pool}}"),
+                width=12,
             ),
         ),
     )

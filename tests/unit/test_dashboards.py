@@ -84,7 +84,8 @@ def test_a_dashboard_is_one_that_grafana_can_show(board: dict[str, Any]) -> None
     ids = [panel["id"] for panel in board["panels"]]
     assert len(set(ids)) == len(ids)
     defined = {variable["name"] for variable in board["templating"]["list"]}
-    used = {*re.findall(r"\$\{?(\w+)", json.dumps(board["panels"]))} - {"__rate_interval"}
+    asks = json.dumps([board["panels"], board["annotations"]])
+    used = {*re.findall(r"\$\{?(\w+)", asks)} - {"__rate_interval"}
     assert used <= defined
     for panel in panels(board):
         assert panel["datasource"] == DATASOURCE
@@ -92,6 +93,23 @@ def test_a_dashboard_is_one_that_grafana_can_show(board: dict[str, Any]) -> None
         assert all(target["datasource"] == DATASOURCE for target in panel["targets"])
         refs = [target["refId"] for target in panel["targets"]]
         assert len(set(refs)) == len(refs)
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_a_number_is_that_of_now_and_not_the_last_of_the_hour(board: dict[str, Any]) -> None:
+    for panel in panels(board):
+        for target in panel["targets"]:
+            assert target["instant"] is (panel["type"] == "stat")
+            assert target["range"] is not target["instant"]
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_all_that_is_shown_is_of_the_chosen_routers(board: dict[str, Any]) -> None:
+    exprs = [target["expr"] for panel in panels(board) for target in panel["targets"]]
+    exprs += [note["expr"] for note in board["annotations"]["list"]]
+    for expr in exprs:
+        num_metrics = len(re.findall(r"\b(?:twinpool|process)_\w+", expr))
+        assert expr.count('{job="$job",instance=~"$instance"') == num_metrics > 0, expr
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)

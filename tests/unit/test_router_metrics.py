@@ -23,6 +23,7 @@ request_duration_seconds time_to_first_token_seconds inter_token_latency_seconds
 request_time_per_output_token_seconds request_prompt_tokens request_generation_tokens prompt_tokens
 generation_tokens queue_time_seconds prefill_time_seconds handoff_wait_seconds decode_time_seconds
 handoff_seconds handoff_bytes handoff_failures handoffs_in_flight leases_expired num_requests_running
+num_requests_running_limit
 num_requests_waiting kv_blocks_used kv_blocks_cached kv_blocks_total kv_cache_usage_ratio batch_size
 step_duration_seconds iteration_tokens workers target_workers worker_restarts build cache_config
 preemptions resumes setbacks row_moves
@@ -163,6 +164,16 @@ def test_pairs_are_counted_by_state(metrics: Metrics) -> None:
     metrics.registry.register(SnapshotGauges(lambda: snapshot))
     states = {state: value(metrics, "pairs", state=state) for state in PAIR_STATES}
     assert states == {"ready": 2, "joined": 1, "apart": 1}
+
+
+def test_a_worker_that_is_not_up_has_no_place_for_requests(metrics: Metrics) -> None:
+    up, down = SNAPSHOT.workers[0], replace(SNAPSHOT.workers[1], incarnation="")
+    metrics.registry.register(SnapshotGauges(lambda: replace(SNAPSHOT, workers=(up, down))))
+    limit = {
+        view.id: value(metrics, "num_requests_running_limit", pool=view.pool, worker=view.id)
+        for view in (up, down)
+    }
+    assert limit == {"prefill-0": 8, "decode-0": 0}
 
 
 def test_a_late_timer_is_a_lag_and_an_early_one_is_none() -> None:

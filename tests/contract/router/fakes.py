@@ -44,6 +44,7 @@ SNAPSHOT = Snapshot(
     pairs=(PairView("prefill-0", "decode-0", "shm", ready=True),),
     handoffs_in_flight=2,
     target_workers={Pool.PREFILL: 1, Pool.DECODE: 2},
+    most_running={Pool.PREFILL: 8, Pool.DECODE: 64},
 )
 
 VERIFIED = Verification(

@@ -58,9 +58,11 @@ async def test_gauges_follow_the_snapshot_without_traffic(endpoint: Endpoint) ->
     samples = await endpoint.scrape()
     assert value(samples, "requests_in_flight") == 9
     assert value(samples, "queue_depth", pool="prefill") == 7
+    assert value(samples, "queue_depth", pool="decode") == 0
     assert value(samples, "queue_tokens") == 70
     assert value(samples, "handoffs_in_flight") == 2
     assert value(samples, "num_requests_running", pool="decode", worker="decode-0") == 4
+    assert value(samples, "num_requests_running_limit", pool="decode", worker="decode-0") == 64
     assert value(samples, "num_requests_waiting", pool="prefill", worker="prefill-0") == 3
     assert value(samples, "kv_blocks_used", pool="decode", worker="decode-0") == 30
     assert value(samples, "kv_blocks_cached", pool="decode", worker="decode-0") == 20
