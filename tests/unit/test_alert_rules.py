@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.dashboards.overview import TPOT_SLO, TTFT_SLO
+from scripts.dashboards.overview import FAULTS, TPOT_SLO, TTFT_SLO
 from scripts.metrics_catalogue import Family, queryable
 from tests.promql import problems
 
@@ -20,7 +20,7 @@ RULES: list[dict[str, Any]] = [
 ALERTS = [rule for rule in RULES if "alert" in rule]
 KNOWN = queryable() | {"up": Family("", "up", "gauge", "", {})}
 KNOWN |= {
-    rule["record"]: Family("", rule["record"], "gauge", "", dict.fromkeys(rule["labels"], ()))
+    rule["record"]: Family("", rule["record"], "gauge", "", dict.fromkeys(rule.get("labels", ()), ()))
     for rule in RULES
     if "record" in rule
 }
@@ -37,7 +37,7 @@ def test_a_rule_asks_for_nothing_that_is_not_there(rule: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_an_alert_says_what_is_wrong_and_where_its_runbook_is(alert: dict[str, Any]) -> None:
-    assert alert["annotations"]["runbook"] == f"docs/operations.md#{kebab(alert['alert'])}"
+    assert alert["annotations"]["runbook_url"] == f"docs/operations.md#{kebab(alert['alert'])}"
     assert alert["annotations"]["summary"]
     assert alert["labels"]["severity"] in ("critical", "warning")
 
@@ -61,10 +61,15 @@ def test_rules_and_dashboard_mean_the_same_objectives() -> None:
     bounds = {
         (rule["labels"]["slo"], bound)
         for rule in RULES
-        if "record" in rule
+        if "slo" in rule.get("labels", ())
         for bound in re.findall(r'le="([^"]+)"', rule["expr"])
     }
     assert bounds == {("ttft", TTFT_SLO), ("tpot", TPOT_SLO)}
+
+
+def test_rules_and_dashboard_mean_the_same_failures() -> None:
+    (failed,) = [rule["expr"] for rule in RULES if rule.get("record") == "twinpool:calls_failed:rate5m"]
+    assert re.findall(r'code=~"([^"]+)"', failed) == [FAULTS.removeprefix("~")]
 
 
 def test_the_scrape_configuration_names_the_job_that_rules_rely_on() -> None:
