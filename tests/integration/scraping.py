@@ -45,6 +45,12 @@ class Prometheus:
         result = self.ask("/api/v1/query", query=expr)["result"]
         return {frozenset(each["metric"].items()): float(each["value"][1]) for each in result}
 
+    def curves(self, expr: str, since: float, until: float, step_s: float) -> list[list[float]]:
+        """What it came to at every step of a time, one list a series. since, until: seconds since 1970."""
+        asked = {"start": str(since), "end": str(until), "step": str(step_s)}
+        result = self.ask("/api/v1/query_range", query=expr, **asked)["result"]
+        return [[float(value) for _, value in each["values"]] for each in result]
+
     def value(self, expr: str) -> float:
         """The same, where it is one number."""
         (value,) = self.values(expr).values()
