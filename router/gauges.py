@@ -85,7 +85,7 @@ def _system_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     values = (
         ("requests_in_flight", "Requests admitted and not ended.", snapshot.num_requests),
         ("queue_tokens", "Prompt tokens of queued requests.", snapshot.queue_tokens),
-        ("handoffs_in_flight", "Hand-offs begun and not ended.", snapshot.handoffs_in_flight),
+        ("handoffs_in_flight", "Hand-offs and moves begun and not ended.", snapshot.handoffs_in_flight),
     )
     for name, text, value in values:
         family = _gauge(name, text)

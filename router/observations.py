@@ -10,8 +10,11 @@ from router.metrics import Metrics
 from router.ports import Output, Request
 from router.scheduling.commands import MoveOutcome, SetBack
 from router.scheduling.fleet import Fleet
-from twinpool.errors import DeadlineExceeded, TwinpoolError
+from router.scheduling.requests import Setback
+from twinpool.errors import DeadlineExceeded, TwinpoolError, WorkerLost
 from twinpool.messages import (
+    CONNECTION_ENDED,
+    WRITER_GONE,
     Command,
     Event,
     LoadReport,
@@ -29,12 +32,16 @@ from twinpool.types import Pool, Usage
 
 @dataclass(slots=True)
 class _Seen:
-    """A user's request in flight. transport: how its current attempt's cache travels."""
+    """A user's request in flight.
+
+    handoff: the attempt whose cache is on its way to a decode worker, empty if none is; transport: how.
+    """
 
     num_prompt_tokens: int
     arrived_at: float
     newest_at: float
     num_tokens: int = 0
+    handoff: str = ""
     transport: str = ""
 
     @property
@@ -46,8 +53,10 @@ class _Seen:
 class Observations:
     """Belongs to the event loop's thread. Canaries are not observed.
 
-    user_request: the user's request whose current attempt it is, if any. What is said of any other attempt
-    is no user's hand-off, or one whose end is counted already.
+    user_request: the user's request whose current attempt it is, if any.
+
+    A hand-off begins with the command to prefill, and its end is counted once, by what is heard of it first:
+    a word of either worker, or the loss of one. A row's move is another attempt, and no hand-off.
     """
 
     def __init__(self, metrics: Metrics, fleet: Fleet, user_request: Callable[[str], str | None]) -> None:
@@ -73,6 +82,7 @@ class Observations:
         seen = self._seen.pop(request_id, None)
         if seen is None:
             return
+        self._handoff_over(seen, worker_lost=isinstance(error, WorkerLost))
         self._metrics.request_failed()
         request_log.failed(request_id, seen.usage, now - seen.arrived_at, error)
         if isinstance(error, DeadlineExceeded):
@@ -86,6 +96,7 @@ class Observations:
         if seen := self._seen.get(request_id):
             request_log.attempted(request_id, command.attempt, worker_id)
             # Kept here, because the pair may be gone when the decode worker says that the cache came.
+            seen.handoff = command.attempt if command.decode else ""
             seen.transport = self._transport(worker_id, command.decode)
 
     def emitted(self, request_id: str, output: Output, now: float) -> None:
@@ -107,7 +118,8 @@ class Observations:
 
     def set_back(self, command: SetBack) -> None:
         """An attempt ended before its choice did."""
-        if command.request_id in self._seen:
+        if seen := self._seen.get(command.request_id):
+            self._handoff_over(seen, worker_lost=command.setback is Setback.WORKER_LOST)
             self._metrics.set_back(command.setback.value, resumed=command.resumed)
 
     def move_ended(self, outcome: MoveOutcome) -> None:
@@ -125,7 +137,8 @@ class Observations:
             case PrefillStep(num_prompts, num_tokens, step_s):
                 self._metrics.step(Pool.PREFILL, step_s, batch=num_prompts, num_tokens=num_tokens)
             case Written(attempt) | Released(attempt) | PrefillEnded(attempt):
-                if seen := self._seen.get(self._user_request(attempt) or ""):
+                seen = self._seen.get(self._user_request(attempt) or "")
+                if seen is not None and seen.handoff == attempt:
                     self._heard_of_handoff(seen, event)
             case _:
                 pass
@@ -139,16 +152,27 @@ class Observations:
 
     def _heard_of_handoff(self, seen: _Seen, event: Event) -> None:
         match event:
+            case PrefillEnded(outcome=PrefillOutcome.DONE | PrefillOutcome.STOPPED):
+                return  # the decode worker has the last word
             case Written(num_bytes=num_bytes, handoff_s=handoff_s):
                 self._metrics.handoff_done(seen.transport, num_bytes, handoff_s)
+            case Released(detail=detail) if detail in (CONNECTION_ENDED, WRITER_GONE):
+                self._metrics.handoff_failed(PrefillOutcome.PAIR_LOST)
             case Released(reason=ReleaseReason.EXPIRED):
                 self._metrics.lease_expired()
             case Released(reason=ReleaseReason.HANDOFF_FAILED, detail=detail):
                 self._metrics.handoff_failed("checksum" if "checksum" in detail else "failed")
             case PrefillEnded(outcome=PrefillOutcome.REFUSED | PrefillOutcome.PAIR_LOST as outcome):
-                self._metrics.handoff_failed(outcome.value)
+                self._metrics.handoff_failed(outcome)
             case _:
                 pass
+        seen.handoff = ""
+
+    def _handoff_over(self, seen: _Seen, *, worker_lost: bool) -> None:
+        """Its attempt is. A lost worker may be noticed before anything is heard of its connection's end."""
+        if seen.handoff and worker_lost:
+            self._metrics.handoff_failed(PrefillOutcome.PAIR_LOST)
+        seen.handoff = ""
 
     def _transport(self, prefill_id: str, decode_incarnation: str | None) -> str:
         decode = self._fleet.by_incarnation(decode_incarnation) if decode_incarnation else None

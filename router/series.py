@@ -103,10 +103,19 @@ class HandoffSeries:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.seconds = _histogram(
-            registry, "handoff_seconds", "From accepted to written.", buckets.TRANSFER_S, "transport"
+            registry,
+            "handoff_seconds",
+            "Prefill to decode: from accepted to written.",
+            buckets.TRANSFER_S,
+            "transport",
         )
         self.num_bytes = _counter(registry, "handoff_bytes", "Bytes of caches handed off.", "transport")
-        self.failures = _counter(registry, "handoff_failures", "Caches that did not arrive.", "reason")
+        self.failures = _counter(
+            registry,
+            "handoff_failures",
+            "Caches that did not arrive; pair_lost: a worker, or its connection with the other, was.",
+            "reason",
+        )
         self.leases_expired = _counter(registry, "leases_expired", "Reservations that ran out of time.")
         _initialise(self.seconds, TRANSPORTS)
         _initialise(self.num_bytes, TRANSPORTS)

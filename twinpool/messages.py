@@ -241,6 +241,8 @@ class Written:
 
 CONNECTION_ENDED = "the hand-off connection ended"
 """The detail of a hand-off that failed with its connection: the writer may be dead."""
+WRITER_GONE = "the prefill worker is gone"
+"""The detail of a reservation that is given up with its writer."""
 
 
 class ReleaseReason(StrEnum):

@@ -53,6 +53,14 @@ def reserving() -> SmallFleet:
     return fleet
 
 
+def starts_to_move(fleet: SmallFleet) -> None:
+    """The same for a fleet in which try-1 decodes on d0 already."""
+    drains(fleet)
+    ticks(fleet)
+    joins(fleet)
+    assert reserved(ticks(fleet)) == [("d1", "try-2")]
+
+
 def copying() -> SmallFleet:
     """And d0 copies the row."""
     fleet = reserving()

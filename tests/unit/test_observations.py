@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,16 @@ import pytest
 from router.metrics import Metrics
 from router.observations import Observations
 from router.ports import Request
-from router.scheduling.commands import Fail, Send, SetBack
+from router.scheduling.commands import Fail, SchedulerCommand, Send, SetBack
 from router.scheduling.requests import TIMED_AS, Phase, Setback
-from tests.unit.small_fleet import SmallFleet, request
+from router.scheduling.scheduler import SchedulerLimits
+from router.series import HANDOFF_FAILURES
+from tests.unit.draining_fleet import starts_to_move
+from tests.unit.small_fleet import LIMITS, SmallFleet, request
 from twinpool import messages as m
 from twinpool.errors import DeadlineExceeded, PoolUnavailable
 from twinpool.messages import PrefillOutcome, ReleaseReason
+from twinpool.types import RowParams
 
 LOAD = m.LoadReport()
 WORDS: list[tuple[m.Event, str, dict[str, str]]] = [
@@ -30,6 +35,16 @@ WORDS: list[tuple[m.Event, str, dict[str, str]]] = [
         "handoff_failures_total",
         {"reason": "pair_lost"},
     ),
+    (
+        m.Released("try-1", ReleaseReason.HANDOFF_FAILED, m.CONNECTION_ENDED, LOAD),
+        "handoff_failures_total",
+        {"reason": "pair_lost"},
+    ),
+    (
+        m.Released("try-1", ReleaseReason.EXPIRED, m.WRITER_GONE, LOAD),
+        "handoff_failures_total",
+        {"reason": "pair_lost"},
+    ),
 ]
 USER = request(timeout_s=2.0)
 CANARY = replace(request("canary", timeout_s=2.0), pair=("p0", "d0"))
@@ -38,28 +53,51 @@ CANARY = replace(request("canary", timeout_s=2.0), pair=("p0", "d0"))
 class Bench:
     """Observations of a small fleet, told what the dispatcher tells them."""
 
-    def __init__(self, prefill: int = 1) -> None:
-        self.fleet = SmallFleet(prefill=prefill)
+    def __init__(self, fleet: SmallFleet | None = None) -> None:
+        self.fleet = fleet or SmallFleet()
         self.metrics = Metrics()
         scheduler = self.fleet.scheduler
         self.observations = Observations(self.metrics, scheduler.fleet, scheduler.user_request)
 
-    def hands_off(self, request: Request) -> None:
-        """Its first token is there, and its cache is on its way from p0 to d0."""
+    def prefills(self, request: Request) -> None:
+        """It is read on p0, to be handed off to d0."""
         self.observations.arrived(request, self.fleet.now)
         self.fleet.arrives(request)
-        for command in self.fleet.grants():
-            assert isinstance(command, Send)
-            self.observations.sent(command.worker_id, command.command)
+        self.carries_out(self.fleet.grants())
+        assert self.fleet.phase(request.request_id) is Phase.PREFILLING
+
+    def hands_off(self, request: Request) -> None:
+        """Its first token is there, and its cache is on its way from p0 to d0."""
+        self.prefills(request)
         self.fleet.reads()
         assert self.fleet.phase(request.request_id) is Phase.HANDING_OFF
 
     def says(self, worker_id: str, event: m.Event) -> None:
         self.observations.heard(worker_id, event)
-        self.fleet.says(worker_id, event)
+        self.carries_out(self.fleet.says(worker_id, event))
+
+    def loses(self, worker_id: str) -> None:
+        self.carries_out(self.fleet.goes_down(worker_id))
+
+    def carries_out(self, commands: Sequence[SchedulerCommand]) -> None:
+        for command in commands:
+            match command:
+                case Send(worker_id, told):
+                    self.observations.sent(worker_id, told)
+                case SetBack():
+                    self.observations.set_back(command)
+                case Fail(request_id, error):
+                    self.observations.failed(request_id, error, self.fleet.now)
+                case _:
+                    pass
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"twinpool_{name}", labels)
+
+    def failed_handoffs(self) -> dict[str, float]:
+        """Those counted, by reason."""
+        counts = {reason: self.value("handoff_failures_total", reason=reason) for reason in HANDOFF_FAILURES}
+        return {reason: count for reason, count in counts.items() if count}
 
 
 @pytest.mark.parametrize(("word", "name", "labels"), WORDS)
@@ -85,12 +123,78 @@ def test_a_hand_off_that_both_its_ends_report_has_failed_once() -> None:
     bench.hands_off(USER)
     bench.says("d0", WORDS[2][0])
     bench.says("p0", WORDS[3][0])
-    assert bench.value("handoff_failures_total", reason="checksum") == 1
-    assert bench.value("handoff_failures_total", reason="pair_lost") == 0
+    assert bench.failed_handoffs() == {"checksum": 1}
+
+
+PAIR_LOST: dict[str, m.Event] = {
+    "p0": m.PrefillEnded("try-1", PrefillOutcome.PAIR_LOST, "", LOAD),
+    "d0": m.Released("try-1", ReleaseReason.HANDOFF_FAILED, m.CONNECTION_ENDED, LOAD),
+}
+
+
+@pytest.mark.parametrize("brings", [Bench.prefills, Bench.hands_off])
+@pytest.mark.parametrize(("lost", "other"), [("p0", "d0"), ("d0", "p0")])
+@pytest.mark.parametrize("noticed_first_by", ["router", "worker"])
+@pytest.mark.parametrize("limits", [LIMITS, replace(LIMITS, most_attempts=1)], ids=["again", "last"])
+def test_a_hand_off_that_a_lost_worker_ends_is_one_lost_pair_whoever_notices_first(
+    brings: Callable[[Bench, Request], None],
+    lost: str,
+    other: str,
+    noticed_first_by: str,
+    limits: SchedulerLimits,
+) -> None:
+    bench = Bench(SmallFleet(limits=limits))
+    brings(bench, USER)
+    if noticed_first_by == "router":
+        bench.loses(lost)
+        bench.says(other, PAIR_LOST[other])
+    else:
+        bench.says(other, PAIR_LOST[other])
+        bench.loses(lost)
+    assert bench.failed_handoffs() == {"pair_lost": 1}
+
+
+def test_a_worker_lost_before_or_after_the_hand_off_loses_no_hand_off() -> None:
+    reserving = Bench()
+    reserving.observations.arrived(USER, reserving.fleet.now)
+    reserving.fleet.arrives(USER)
+    reserving.loses("d0")
+    decoding = Bench()
+    decoding.hands_off(USER)
+    decoding.says("d0", m.Written("try-1", 4096, 0.1))
+    decoding.loses("d0")
+    alone = Bench()
+    alone.observations.arrived(USER, alone.fleet.now)
+    alone.carries_out(alone.fleet.arrives(replace(USER, params=RowParams(max_tokens=1))))
+    alone.loses("p0")
+    assert reserving.failed_handoffs() == decoding.failed_handoffs() == alone.failed_handoffs() == {}
+
+
+@pytest.mark.parametrize("first", ["source", "target"])
+def test_a_rows_move_is_no_hand_off_whichever_of_its_workers_speaks_first(first: str) -> None:
+    bench = Bench(SmallFleet(decode=2, blocks=64))
+    bench.hands_off(request(max_tokens=9))
+    bench.says("d0", m.Written("try-1", 4096, 0.05))
+    bench.says("p0", m.PrefillEnded("try-1", PrefillOutcome.DONE, "", LOAD))
+    bench.says("d0", m.StepDone(1, (m.RowToken("try-1", 1, 22, None),), 0.5, bench.fleet.loads["d0"]))
+    starts_to_move(bench.fleet)
+    bench.carries_out(bench.fleet.grants("try-2", "d1"))
+    words: list[tuple[str, m.Event]] = [
+        ("d0", m.RowMoved("try-1", "try-2", 2)),
+        ("d1", m.Written("try-2", 4096, 3.0)),
+    ]
+    for worker_id, word in words if first == "source" else reversed(words):
+        bench.says(worker_id, word)
+    assert bench.fleet.scheduler.requests["r"].decode_id == "d1"
+    assert bench.value("handoff_seconds_count", transport="shm") == 1
+    assert bench.value("handoff_seconds_sum", transport="shm") == 0.05
+    assert bench.value("handoff_bytes_total", transport="shm") == 4096
+    bench.says("d1", m.Released("try-2", ReleaseReason.HANDOFF_FAILED, m.CONNECTION_ENDED, LOAD))
+    assert bench.failed_handoffs() == {}
 
 
 def test_a_hand_off_is_counted_for_its_own_pairs_transport_even_once_its_writer_is_gone() -> None:
-    bench = Bench(prefill=2)
+    bench = Bench(SmallFleet(prefill=2))
     ray = bench.fleet.scheduler.fleet.pair("p1", "d0")
     assert ray is not None
     ray.transport = "ray"
@@ -99,9 +203,7 @@ def test_a_hand_off_is_counted_for_its_own_pairs_transport_even_once_its_writer_
     first.proven = False
     bench.observations.arrived(USER, bench.fleet.now)
     bench.fleet.arrives(USER)
-    for command in bench.fleet.grants():
-        assert isinstance(command, Send)
-        bench.observations.sent(command.worker_id, command.command)
+    bench.carries_out(bench.fleet.grants())
     bench.fleet.reads(worker_id="p1")
     bench.fleet.goes_down("p1")
     bench.says("d0", m.Written("try-1", 4096, 0.1))
@@ -125,9 +227,7 @@ def test_a_deadline_that_passes_is_counted_for_the_phase_it_passed_in(phase: Pha
     bench = Bench()
     bench.observations.arrived(USER, bench.fleet.now)
     bench.fleet.brings(phase, timeout_s=2.0)
-    for command in bench.fleet.passes(2.0):
-        if isinstance(command, Fail):
-            bench.observations.failed(command.request_id, command.error, bench.fleet.now)
+    bench.carries_out(bench.fleet.passes(2.0))
     label = TIMED_AS[phase].removesuffix("_s")
     assert bench.value("requests_expired_total", phase=label) == 1
 

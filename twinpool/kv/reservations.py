@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from twinpool.kv.blocks import BlockPool, Owner, blocks_for
-from twinpool.messages import CONNECTION_ENDED, Admit, ReleaseReason
+from twinpool.messages import CONNECTION_ENDED, WRITER_GONE, Admit, ReleaseReason
 
 
 class Stage(StrEnum):
@@ -267,7 +267,7 @@ class Reservations:
         effects: list[Effect] = []
         for held in list(self._held.values()):
             if held.writer == writer and held.stage is Stage.RESERVED:
-                effects += self._drop(held, ReleaseReason.EXPIRED, "the prefill worker is gone", now)
+                effects += self._drop(held, ReleaseReason.EXPIRED, WRITER_GONE, now)
         return effects
 
     # The clock.
