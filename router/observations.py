@@ -68,7 +68,8 @@ class Observations:
     def arrived(self, request: Request, now: float) -> None:
         """A request is queued."""
         if request.pair is None:
-            self._seen[request.request_id] = _Seen(len(request.prompt_ids), now, now)
+            arrived_at = now - request.waited_s
+            self._seen[request.request_id] = _Seen(len(request.prompt_ids), arrived_at, arrived_at)
             self._metrics.request_admitted()
 
     def left(self, request_id: str, now: float) -> None:

@@ -17,7 +17,8 @@ class Request:
 
     pair: worker ids (prefill, decode) that alone may serve it, for canaries; None: any.
     A request with a pair is not counted among users' requests.
-    timeout_s: seconds its client is willing to wait; None: as long as the server is.
+    timeout_s: seconds its client is willing to wait, from its arrival; None: as long as the server is.
+    waited_s: seconds since its arrival when it is submitted; its text had to be tokenized.
     """
 
     request_id: str
@@ -25,6 +26,7 @@ class Request:
     params: RowParams
     pair: tuple[str, str] | None = None
     timeout_s: float | None = None
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,11 @@ class Attempts:
         return sorted(placed, key=lambda state: state.arrival)
 
     def arrive(self, request: Request, longest_s: float, now: float) -> None:
-        """A new request, at the end of the queue."""
+        """A new request, at the end of the queue. Its time counts from before its text was tokenized."""
         self._num_arrived += 1
+        arrived_at = now - request.waited_s
         timeout_s = longest_s if request.timeout_s is None else min(request.timeout_s, longest_s)
-        state = RequestState(request, self._num_arrived, now, expires_at=now + timeout_s)
+        state = RequestState(request, self._num_arrived, arrived_at, expires_at=arrived_at + timeout_s)
         self.requests[request.request_id] = state
         self.queue.add(state)
 

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, cast
@@ -19,9 +21,9 @@ from router.arrivals import Arrivals
 from router.codec import inference as codec
 from router.door import Door
 from router.exchange import GenerationAsked
-from router.ports import Dispatcher, Outputs
+from router.ports import Dispatcher, Outputs, Request
 from router.text import NewDetokenizer
-from twinpool.errors import TwinpoolError
+from twinpool.errors import DeadlineExceeded, TwinpoolError
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import inference_pb2_grpc
 
@@ -31,11 +33,15 @@ TELL_S = 0.1
 """A deadline ends a request this much early, so that its client hears of the phase before it gives up."""
 
 
-class RejectionCounter(Protocol):
-    """Counts refused requests. reason: the error's."""
+class RefusalCounter(Protocol):
+    """Counts requests that were not admitted."""
 
     def request_rejected(self, reason: str) -> None:
-        """The door, or the queue behind it, has refused a request."""
+        """The door, or the queue behind it, has refused a request. reason: the error's."""
+        ...
+
+    def request_expired(self, phase: str) -> None:
+        """A request's deadline passed before it came to the queue."""
         ...
 
 
@@ -47,7 +53,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         dispatcher: Dispatcher,
         door: Door,
         new_detokenizer: NewDetokenizer,
-        counter: RejectionCounter,
+        counter: RefusalCounter,
     ) -> None:
         self._dispatcher = dispatcher
         self._door = door
@@ -59,20 +65,24 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Continue one prompt."""
+        arrived_at = time.monotonic()
         request_id = request.request_id or _new_request_id()
         with self._telling_refusals(request_id):
             admission.check_count("token_ids.ids", len(request.token_ids.ids), self._door.limits)
-            answer, outputs = await self._admit(codec.generate_asked(request), request_id, context)
+            answer, outputs = await self._admit(
+                codec.generate_asked(request), request_id, context, arrived_at
+            )
         async with aclosing(outputs):
             async for output in outputs:
                 yield pb.GenerateResponse(request_id=request_id, chunk=codec.chunk(answer.chunk(output)))
 
     async def Chat(self, request: pb.ChatRequest, context: Context) -> AsyncIterator[pb.ChatResponse]:
         """Answer a conversation."""
+        arrived_at = time.monotonic()
         request_id = request.request_id or _new_request_id()
         with self._telling_refusals(request_id):
             admission.check_count("messages", len(request.messages), self._door.limits)
-            answer, outputs = await self._admit(codec.chat_asked(request), request_id, context)
+            answer, outputs = await self._admit(codec.chat_asked(request), request_id, context, arrived_at)
         async with aclosing(outputs):
             async for output in outputs:
                 yield pb.ChatResponse(request_id=request_id, chunk=codec.chunk(answer.chunk(output)))
@@ -103,15 +113,16 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         return pb.ListModelsResponse(models=[codec.model(self._door.card)])
 
     async def _admit(
-        self, asked: GenerationAsked, request_id: str, context: Context
+        self, asked: GenerationAsked, request_id: str, context: Context, arrived_at: float
     ) -> tuple[Answer, Outputs]:
         """Submit a request. Its outputs must be closed; nothing may be awaited before that is sure."""
         admission.check_request_id(request_id)
+        timeout_s = _time_left(context)
         with self._arrivals.arriving(request_id) as arrival:
-            request = await self._door.admit(asked, request_id)
-            request = replace(request, timeout_s=_time_left(context))
+            request = await _in_time(self._door.admit(asked, request_id), timeout_s)
             detokenizer = self._new_detokenizer(asked.skip_special_tokens)
-            outputs = self._dispatcher.submit(request)
+            waited_s = time.monotonic() - arrived_at
+            outputs = self._dispatcher.submit(replace(request, timeout_s=timeout_s, waited_s=waited_s))
         if arrival.aborted:
             self._dispatcher.abort(request_id)
         return Answer(request, detokenizer, return_prompt_ids=asked.return_prompt_token_ids), outputs
@@ -121,12 +132,24 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         try:
             yield
         except TwinpoolError as error:
-            self._counter.request_rejected(error.reason)
+            if isinstance(error, DeadlineExceeded):
+                self._counter.request_expired(error.phase)
+            else:
+                self._counter.request_rejected(error.reason)
             request_log.refused(request_id, error)
             raise
 
     def _abort(self, request_id: str) -> bool:
         return self._dispatcher.abort(request_id) or self._arrivals.abort(request_id)
+
+
+async def _in_time(admitting: Awaitable[Request], timeout_s: float | None) -> Request:
+    """A request whose text is tokenized in time. Raises DeadlineExceeded: so long it has been queued."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await admitting
+    except TimeoutError:
+        raise DeadlineExceeded("the deadline passed while its text waited", phase="queue") from None
 
 
 def _time_left(context: Context) -> float | None:

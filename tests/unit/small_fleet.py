@@ -42,8 +42,9 @@ def request(
     prompt_ids: tuple[int, ...] = PROMPT,
     pair: tuple[str, str] | None = None,
     timeout_s: float | None = None,
+    waited_s: float = 0.0,
 ) -> Request:
-    return Request(request_id, prompt_ids, RowParams(max_tokens, seed=5), pair, timeout_s)
+    return Request(request_id, prompt_ids, RowParams(max_tokens, seed=5), pair, timeout_s, waited_s)
 
 
 class SmallFleet:

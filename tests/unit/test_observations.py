@@ -9,7 +9,7 @@ import pytest
 
 from router.metrics import Metrics
 from router.observations import Observations
-from router.ports import Request
+from router.ports import Output, Request
 from router.scheduling.commands import Fail, SchedulerCommand, Send, SetBack
 from router.scheduling.requests import TIMED_AS, Phase, Setback
 from router.scheduling.scheduler import SchedulerLimits
@@ -230,6 +230,13 @@ def test_a_deadline_that_passes_is_counted_for_the_phase_it_passed_in(phase: Pha
     bench.carries_out(bench.fleet.passes(2.0))
     label = TIMED_AS[phase].removesuffix("_s")
     assert bench.value("requests_expired_total", phase=label) == 1
+
+
+def test_a_first_token_is_counted_from_the_arrival_of_its_call() -> None:
+    bench = Bench()
+    bench.observations.arrived(request(waited_s=0.5), 10.0)
+    bench.observations.emitted("r", Output(0, (7,)), 12.0)
+    assert bench.value("time_to_first_token_seconds_sum") == 2.5
 
 
 def test_only_users_deadlines_are_counted_and_no_other_failure() -> None:

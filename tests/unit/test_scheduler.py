@@ -85,7 +85,7 @@ def test_a_prefill_worker_that_goes_past_the_last_token_is_not_believed() -> Non
 
 def test_the_phases_sum_to_the_whole_duration() -> None:
     fleet = SmallFleet(joined=False)
-    fleet.arrives(request(max_tokens=3))
+    fleet.arrives(request(max_tokens=3, waited_s=0.5))
     fleet.now += 1  # queued
     fleet.joins("p0", "d0")
     fleet.now += 2  # reserving
@@ -98,7 +98,7 @@ def test_the_phases_sum_to_the_whole_duration() -> None:
     commands = fleet.steps(m.RowToken("try-1", 2, 23, FinishReason.LENGTH))
     last = emitted(commands)[0].ending
     assert last is not None
-    assert last.timing == Timing(queue_s=3, prefill_s=4, handoff_wait_s=8, decode_s=16)
+    assert last.timing == Timing(queue_s=3.5, prefill_s=4, handoff_wait_s=8, decode_s=16)
 
 
 def test_an_attempt_made_again_adds_to_the_same_phases() -> None:

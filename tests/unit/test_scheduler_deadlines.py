@@ -64,6 +64,13 @@ def test_a_deadline_counts_from_arrival_through_all_attempts() -> None:
     assert list(failures(fleet.passes(0.5))) == ["r"]
 
 
+def test_what_a_request_waited_before_it_was_queued_counts() -> None:
+    fleet = SmallFleet(limits=LONGEST_3_S)
+    fleet.arrives(request("client's", timeout_s=1.0, waited_s=0.75), request("server's", waited_s=2.5))
+    assert list(failures(fleet.passes(0.25))) == ["client's"]
+    assert list(failures(fleet.passes(0.25))) == ["server's"]
+
+
 def test_others_keep_their_own_deadlines() -> None:
     fleet = SmallFleet()
     fleet.arrives(request("short", timeout_s=1.0), request("long", timeout_s=2.0), request("endless"))

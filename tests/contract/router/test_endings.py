@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from router.services import inference
 from tests.contract.router.fakes import ByteTokenizer
 from tests.contract.router.shell import Shell, failure_of, fields_of, reason_of, running_shell, token_prompt
 from twinpool.errors import ServerDraining
@@ -106,6 +109,43 @@ async def test_abort_reaches_a_request_that_is_still_being_tokenized_and_ends_it
         tokenizer.go.set()
         (last,) = [message.chunk async for message in call]
         assert last.finish_reason == pb.FINISH_REASON_ABORT
+
+
+@pytest.mark.parametrize("method", ["Generate", "Chat"])
+async def test_a_request_has_waited_since_its_call_came_and_not_only_since_it_was_tokenized(
+    method: str,
+) -> None:
+    tokenizer = HeldTokenizer()
+    async with running_shell(tokenizer=tokenizer) as shell:
+        called_at = time.monotonic()
+        if method == "Chat":
+            turns = [pb.ChatMessage(role="user", content="hello")]
+            shell.inference.Chat(pb.ChatRequest(request_id="r", messages=turns))
+        else:
+            shell.inference.Generate(pb.GenerateRequest(request_id="r", text="hello"))
+        await asyncio.to_thread(tokenizer.asked.wait, PATIENCE_S)
+        held_at = time.monotonic()
+        await asyncio.sleep(0.05)
+        let_go_at = time.monotonic()
+        tokenizer.go.set()
+        stream = await shell.dispatcher.stream("r")
+        assert let_go_at - held_at <= stream.request.waited_s <= time.monotonic() - called_at
+
+
+async def test_a_deadline_that_passes_while_the_text_waits_is_told_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inference, "TELL_S", 10.0)  # ample, for a busy machine: a fifth of the deadline
+    tokenizer = HeldTokenizer()
+    async with running_shell(tokenizer=tokenizer) as shell:
+        try:
+            error = await failure_of(shell.inference.Generate(pb.GenerateRequest(text="hello"), timeout=2.0))
+        finally:
+            tokenizer.go.set()
+        assert (error.code(), reason_of(error)) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
+        assert shell.count("requests_expired_total", phase="queue") == 1
+        assert shell.count("admission_rejections_total", reason="other") == 0
+        assert not shell.dispatcher.streams
 
 
 async def test_tokenizing_a_long_text_holds_up_nobody() -> None:
