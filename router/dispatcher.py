@@ -11,7 +11,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +57,8 @@ from twinpool.types import Pool
 
 log = logging.getLogger(__name__)
 TICK_S = 0.1
+LEAST_TICK_S = 0.01
+"""However close deadlines are together."""
 UNKNOWN_CAPACITY_TOKENS = 1 << 31
 """Before the first worker of each pool has come up, only the model's context limits a request."""
 
@@ -196,10 +198,11 @@ class RunningDispatcher:
         self._draining = True
         self.serving_changed.set()
 
-    async def tick_forever(self) -> None:
-        """Let time pass."""
+    async def tick_forever(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Let time pass, and no deadline by much: its client gives up itself soon after."""
         while True:
-            await asyncio.sleep(TICK_S)
+            first = min((state.expires_at for state in self.scheduler.requests.values()), default=math.inf)
+            await sleep(min(TICK_S, max(LEAST_TICK_S, first - self._clock())))
             self._feed(Tick())
 
     def _check_open(self) -> None:
@@ -226,9 +229,15 @@ class RunningDispatcher:
         raise QueueFull(full, retry_after_s=self._drain_rate.retry_after_s(self._clock(), num_starts))
 
     def _left(self, request_id: str) -> None:
-        if self._streams.pop(request_id, None) is not None:
-            self._observations.left(request_id, self._clock())
-            self._feed(Cancelled(request_id))
+        if self._streams.pop(request_id, None) is None:
+            return
+        now, state = self._clock(), self.scheduler.requests.get(request_id)
+        # Its client watches the same deadline, and may act on it before our next tick.
+        if state is not None and (error := state.expiry(now)):
+            self._observations.failed(request_id, error, now)
+        else:
+            self._observations.left(request_id, now)
+        self._feed(Cancelled(request_id))
 
     def _feed(self, event: SchedulerEvent) -> None:
         was_serving = self.serving

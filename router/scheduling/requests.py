@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from router.ports import Request
+from twinpool.errors import DeadlineExceeded
 from twinpool.types import Timing
 
 
@@ -141,6 +142,13 @@ class RequestState:
         self._seconds[name] = self._seconds.get(name, 0.0) + now - self.entered_at
         self.phase = phase
         self.entered_at = now
+
+    def expiry(self, now: float) -> DeadlineExceeded | None:
+        """The error that names the phase, if its deadline has passed."""
+        if now < self.expires_at:
+            return None
+        words = f"the deadline passed while {self.phase.value.replace('_', ' ')}"
+        return DeadlineExceeded(words, phase=TIMED_AS[self.phase].removesuffix("_s"))
 
     def found_no_room(self, now: float) -> float:
         """No worker had room for it; for how many seconds that has been so."""

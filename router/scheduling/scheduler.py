@@ -38,10 +38,10 @@ from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 from router.scheduling.pairing import Pairing
 from router.scheduling.placement import choose_pair, choose_prefill, has_slot
-from router.scheduling.requests import TIMED_AS, Phase, RequestState, Setback
+from router.scheduling.requests import Phase, RequestState, Setback
 from router.scheduling.watch import StuckWatch
 from twinpool import messages as m
-from twinpool.errors import DeadlineExceeded, PoolUnavailable
+from twinpool.errors import PoolUnavailable
 from twinpool.types import FinishReason, Pool
 
 _FREE_NOTHING = m.StepDone | m.PrefillStep | m.FirstToken | m.Written | m.RowsPaused
@@ -140,10 +140,9 @@ class Scheduler:
         self._pairing.rejoin(now)
         self._watch.tick(now)
         self._draining.tick(now)
-        for state in [state for state in self.requests.values() if now >= state.expires_at]:
-            words = f"the deadline passed while {state.phase.value.replace('_', ' ')}"
-            phase = TIMED_AS[state.phase].removesuffix("_s")
-            self._attempts.fail(state, DeadlineExceeded(words, phase=phase), now)
+        for state in list(self.requests.values()):
+            if error := state.expiry(now):
+                self._attempts.fail(state, error, now)
 
     def _give_up_queue(self, now: float) -> None:
         """A pool is gone for good: what is queued, or queued again, waits for nothing."""
