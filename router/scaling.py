@@ -87,9 +87,10 @@ class Scaling:
 
     async def _renew(self, seat: Seat) -> str:
         router = self._config.router
-        before = self._incarnation(seat, WorkerState.READY, WorkerState.WARMING, WorkerState.DRAINING)
-        self._keeper.renew(seat)
         try:
+            await self._until_started(seat)
+            before = self._incarnation(seat, WorkerState.READY, WorkerState.WARMING, WorkerState.DRAINING)
+            self._keeper.renew(seat)
             async with asyncio.timeout(router.grace_s + router.start_timeout_s + MARGIN_S):
                 while True:
                     now = self._incarnation(seat, WorkerState.READY)
@@ -106,6 +107,15 @@ class Scaling:
         others = {each.worker_id for each in self._roster.wanted(seat.pool) if each is not seat}
         views = self._take().workers
         return any(view.id in others and view.state is WorkerState.READY for view in views)
+
+    async def _until_started(self, seat: Seat) -> None:
+        """A start that has begun already is not the one that is asked for."""
+        async with asyncio.timeout(self._config.router.start_timeout_s):
+            while True:
+                states = {view.id: view.state for view in self._take().workers}
+                if states.get(seat.worker_id) is not WorkerState.STARTING:
+                    return
+                await asyncio.sleep(POLL_S)
 
     def _incarnation(self, seat: Seat, *states: WorkerState) -> str:
         views = (view for view in self._take().workers if view.id == seat.worker_id)

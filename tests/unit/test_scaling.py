@@ -208,9 +208,22 @@ async def test_two_operators_do_not_renew_at_once() -> None:
     assert await second == [("decode-1", "decode-1-2")]
 
 
-async def test_a_worker_that_is_starting_is_new_once_it_is_ready() -> None:
+async def test_a_worker_that_is_starting_is_started_anew_once_it_is_up() -> None:
     pools = Pools()
     pools.are(WorkerState.STARTING, "decode-0")
+    work = asyncio.create_task(renew(pools, ["decode-0"]))
+    await turns()
+    assert pools.keeper.renewed == []
+    pools.are(WorkerState.READY, "decode-0")
+    await until_renewed(pools, "decode-0")
+    pools.has_new_life("decode-0")
+    assert await work == [("decode-0", "decode-0-2")]
+
+
+@pytest.mark.parametrize("state", [WorkerState.WAITING_FOR_NODE, WorkerState.LOST])
+async def test_a_worker_that_has_yet_to_start_is_new_once_it_is_ready(state: WorkerState) -> None:
+    pools = Pools()
+    pools.are(state, "decode-0")
     work = asyncio.create_task(renew(pools, ["decode-0"]))
     await until_renewed(pools, "decode-0")
     pools.are(WorkerState.READY, "decode-0")
