@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from router.calls import AWAITED_METHODS, OpenCalls
 from router.errors import CallStatus, call_status
 from twinpool.errors import InvalidRequest, RequestCancelled, ServerDraining, SlowReader
+from twinpool.logs import without_words
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ def _parsed(handler: Any, raw: bytes) -> Message:
 def _logged_status(error: Exception, method: str) -> CallStatus:
     status = call_status(error)
     if status.log_id is not None:
-        logger.error("%s failed (%s)", method, status.log_id, exc_info=error)
+        logger.error("%s failed (%s):\n%s", method, status.log_id, without_words(error))
     return status
 
 

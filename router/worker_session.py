@@ -10,6 +10,7 @@ from typing import Protocol
 import grpc
 
 from twinpool.errors import StartFailed, TakenOver
+from twinpool.logs import without_words
 from twinpool.messages import Command, Event, Hello
 from twinpool.rpc.limits import SECRET_KEY, SESSION_OPTIONS
 from twinpool.rpc.worker_codec import UnknownMessage, command_to_pb, event_from_pb
@@ -89,7 +90,7 @@ class WorkerSession:
             try:
                 while True:
                     await call.write(command_to_pb(await self._outgoing.get()))
-            except (TypeError, ValueError):
+            except (TypeError, ValueError) as error:
                 # A command that cannot be written: a session that says nothing more must not look well.
-                log.exception("a command could not be sent")
+                log.error("a command could not be sent:\n%s", without_words(error))
                 call.cancel()

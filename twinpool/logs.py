@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import TracebackType
@@ -45,6 +46,14 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             more["exception"] = self.formatException(record.exc_info)
         return json_line(record.created, record.levelname.lower(), record.name, record.getMessage(), more)
+
+
+def without_words(error: BaseException) -> str:
+    """An exception's type and frames, and those of what led to it; no message, which might quote a prompt."""
+    kind = type(error)
+    words = f"{''.join(traceback.format_tb(error.__traceback__))}{kind.__module__}.{kind.__qualname__}"
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return words if before is None else f"{without_words(before)}, which led to:\n{words}"
 
 
 def set_up_logs(level: str, form: str, **always: str) -> None:
