@@ -87,7 +87,11 @@ class LatencySeries:
         )
         self.duration = _duration(registry, "request_duration_seconds", "The sum of the phases.")
         self.phases = (
-            _duration(registry, "queue_time_seconds", "Phase: from arrival to the prefill command."),
+            _duration(
+                registry,
+                "queue_time_seconds",
+                "Phase: from arrival to the prefill command, tokenizing included.",
+            ),
             _duration(
                 registry, "prefill_time_seconds", "Phase: from the prefill command to the first token."
             ),
