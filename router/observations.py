@@ -159,12 +159,13 @@ class Observations:
                 self._metrics.handoff_done(seen.transport, num_bytes, handoff_s)
             case Released(detail=detail) if detail in (CONNECTION_ENDED, WRITER_GONE):
                 self._metrics.handoff_failed(PrefillOutcome.PAIR_LOST)
-            case Released(reason=ReleaseReason.EXPIRED):
-                self._metrics.lease_expired()
+            case Released(reason=ReleaseReason.EXPIRED) | PrefillEnded(outcome=PrefillOutcome.REFUSED):
+                self._metrics.lease_expired()  # the one notices at its end, the other when it asks to begin
+                self._metrics.handoff_failed(PrefillOutcome.REFUSED)
             case Released(reason=ReleaseReason.HANDOFF_FAILED, detail=detail):
                 self._metrics.handoff_failed("checksum" if "checksum" in detail else "failed")
-            case PrefillEnded(outcome=PrefillOutcome.REFUSED | PrefillOutcome.PAIR_LOST as outcome):
-                self._metrics.handoff_failed(outcome)
+            case PrefillEnded(outcome=PrefillOutcome.PAIR_LOST):
+                self._metrics.handoff_failed(PrefillOutcome.PAIR_LOST)
             case _:
                 pass
         seen.handoff = ""

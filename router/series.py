@@ -117,7 +117,8 @@ class HandoffSeries:
         self.failures = _counter(
             registry,
             "handoff_failures",
-            "Caches that did not arrive; pair_lost: a worker, or its connection with the other, was.",
+            "Caches that did not arrive. pair_lost: a worker, or its connection with the other, was; "
+            "refused: the reservation had expired.",
             "reason",
         )
         self.leases_expired = _counter(registry, "leases_expired", "Reservations that ran out of time.")

@@ -126,6 +126,20 @@ def test_a_hand_off_that_both_its_ends_report_has_failed_once() -> None:
     assert bench.failed_handoffs() == {"checksum": 1}
 
 
+@pytest.mark.parametrize("first", ["d0", "p0"])
+def test_a_lease_that_expires_is_one_refused_hand_off_whoever_notices_first(first: str) -> None:
+    words: dict[str, m.Event] = {
+        "d0": m.Released("try-1", ReleaseReason.EXPIRED, "no progress", LOAD),
+        "p0": m.PrefillEnded("try-1", PrefillOutcome.REFUSED, "", LOAD),
+    }
+    bench = Bench()
+    bench.prefills(USER)
+    for worker_id in (first, *(words.keys() - {first})):
+        bench.says(worker_id, words[worker_id])
+    assert bench.value("leases_expired_total") == 1
+    assert bench.failed_handoffs() == {"refused": 1}
+
+
 PAIR_LOST: dict[str, m.Event] = {
     "p0": m.PrefillEnded("try-1", PrefillOutcome.PAIR_LOST, "", LOAD),
     "d0": m.Released("try-1", ReleaseReason.HANDOFF_FAILED, m.CONNECTION_ENDED, LOAD),
