@@ -19,6 +19,8 @@ ASKED = (("The capital of France is", 12), ([1] * 40, 8), ("One, two,", 1), ([2]
 """(prompt, tokens to produce); the third makes no hand-off."""
 PHASES = ("queue_time", "prefill_time", "handoff_wait", "decode_time")
 EPSILON_S = 1e-6
+LEAST_SHARE = 0.75
+"""Of the time that the clients of a few requests measured, what the server has; the rest is trips to it."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,12 @@ def test_times_lie_between_the_summaries_and_the_clients_own(server: Prometheus,
     timings = [request.summary.timing for request in seen]
     ttft_s = server.value("twinpool_time_to_first_token_seconds_sum")
     assert sum(timing.queue_s + timing.prefill_s for timing in timings) - EPSILON_S <= ttft_s
-    assert ttft_s <= sum(request.ttft_s for request in seen)
+    clients_ttft_s = sum(request.ttft_s for request in seen)
+    assert LEAST_SHARE * clients_ttft_s <= ttft_s <= clients_ttft_s
     duration_s = server.value("twinpool_request_duration_seconds_sum")
     assert duration_s == pytest.approx(sum(sum(astuple(timing)) for timing in timings))
-    assert duration_s <= sum(request.duration_s for request in seen)
+    clients_duration_s = sum(request.duration_s for request in seen)
+    assert LEAST_SHARE * clients_duration_s <= duration_s <= clients_duration_s
 
 
 def test_the_phases_are_those_of_the_summaries_and_sum_to_the_duration(
