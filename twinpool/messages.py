@@ -256,6 +256,10 @@ class ReleaseReason(StrEnum):
     FAILED = "failed"
 
 
+NEVER_BEGUN = "the hand-off did not begin in time"
+"""The detail of a reservation that expired before its writer asked to write."""
+
+
 @dataclass(frozen=True, slots=True)
 class Released:
     """An attempt holds nothing usable on the decode worker any more; load counts quarantined blocks."""

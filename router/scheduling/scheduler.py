@@ -221,8 +221,11 @@ class Scheduler:
             return
         setback = {
             m.ReleaseReason.HANDOFF_FAILED: Setback.HANDOFF_FAILED,
+            m.ReleaseReason.EXPIRED: Setback.HANDOFF_FAILED,
             m.ReleaseReason.FAILED: Setback.ENGINE_FAILED,
         }.get(reason, Setback.EXPIRED)
+        if detail == m.NEVER_BEGUN and state.phase is Phase.PREFILLING:
+            setback = Setback.EXPIRED  # in the prefill worker's queue, where nothing was wrong with it
         if reason is m.ReleaseReason.HANDOFF_FAILED and detail == m.CONNECTION_ENDED:
             self._suspect(state.prefill_id)
         words = f"decode worker {state.decode_id}: {reason}{': ' + detail if detail else ''}"

@@ -509,6 +509,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         worker = self.workers.get(event.worker_id)
         if isinstance(message, m.Released) and worker and worker.incarnation == event.incarnation:
             self.leaving[event.worker_id].discard(message.attempt)
+        if isinstance(message, m.Released) and message.reason is m.ReleaseReason.EXPIRED:
+            self.hand_off_stood_still(message)
+
+    def hand_off_stood_still(self, message: m.Released) -> None:
+        """Time was lost, though nothing else: that may cost its request too."""
+        for state in self.scheduler.requests.values():
+            queued = message.detail == m.NEVER_BEGUN and state.phase is Phase.PREFILLING
+            if state.attempt == message.attempt and not queued:
+                self.watched[state.request_id].may_fail = True
 
     def may_make_room(self, event: SchedulerEvent) -> list[str]:
         """Requests that a worker's paused rows may preempt, the one to take last."""

@@ -264,17 +264,20 @@ def test_a_single_token_request_is_cancelled_at_its_prefill_worker_alone() -> No
 # A reservation that is gone before it was used.
 
 
-@pytest.mark.parametrize("reason", [ReleaseReason.EXPIRED, ReleaseReason.GONE])
+@pytest.mark.parametrize(
+    ("reason", "setback"),
+    [(ReleaseReason.EXPIRED, Setback.HANDOFF_FAILED), (ReleaseReason.GONE, Setback.EXPIRED)],
+)
 @pytest.mark.parametrize("phase", [Phase.PREFILLING, Phase.HANDING_OFF])
 def test_a_request_whose_reservation_is_gone_is_prefilled_again_with_its_log(
-    phase: Phase, reason: ReleaseReason
+    phase: Phase, reason: ReleaseReason, setback: Setback
 ) -> None:
     fleet = SmallFleet()
     fleet.brings(phase)
     log = (21,) if phase is Phase.HANDING_OFF else ()
     assert fleet.releases(reason) == [
         Send("p0", m.CancelPrefill("try-1")),
-        SetBack("r", Setback.EXPIRED, resumed=bool(log)),
+        SetBack("r", setback, resumed=bool(log)),
         Send("d0", m.Reserve("try-2", 6 + len(log), "p0-1", 30.0)),
     ]
     assert fleet.grants("try-2") == [Send("p0", m.Prefill("try-2", 0, PROMPT, log, PARAMS, "d0-1"))]
@@ -307,7 +310,7 @@ def test_a_resume_with_one_token_left_needs_no_decode_worker() -> None:
     prefill = m.Prefill("try-2", 0, PROMPT, (21,), RowParams(2, seed=5), None)
     assert commands == [
         Send("p0", m.CancelPrefill("try-1")),
-        SetBack("r", Setback.EXPIRED, resumed=True),
+        SetBack("r", Setback.HANDOFF_FAILED, resumed=True),
         Send("p0", prefill),
     ]
     (last,) = emitted(fleet.reads(22, FinishReason.LENGTH, attempt="try-2", position=1))

@@ -202,10 +202,20 @@ LOSSES: dict[str, tuple[Loss, Setback, list[Phase]]] = {
         [Phase.PREFILLING, Phase.HANDING_OFF],
     ),
     "decode engine": (lambda fleet: fleet.releases(ReleaseReason.FAILED), Setback.ENGINE_FAILED, PLACED[1:]),
-    "expiry": (
+    "hand-off that stands still": (
         lambda fleet: fleet.releases(ReleaseReason.EXPIRED),
-        Setback.EXPIRED,
+        Setback.HANDOFF_FAILED,
         [Phase.PREFILLING, Phase.HANDING_OFF],
+    ),
+    "expiry in the queue": (
+        lambda fleet: fleet.releases(ReleaseReason.EXPIRED, detail=m.NEVER_BEGUN),
+        Setback.EXPIRED,
+        [Phase.PREFILLING],
+    ),
+    "hand-off that did not begin before all was read": (
+        lambda fleet: fleet.releases(ReleaseReason.EXPIRED, detail=m.NEVER_BEGUN),
+        Setback.HANDOFF_FAILED,
+        [Phase.HANDING_OFF],
     ),
     "refused begin": (
         lambda fleet: fleet.prefill_ends(PrefillOutcome.REFUSED),
@@ -254,39 +264,37 @@ def test_the_same_loss_costs_no_second_attempt() -> None:
 
 # So many attempts and no more.
 
-SETBACKS: dict[Setback, Callable[[SmallFleet, str], Sequence[SchedulerCommand]]] = {
-    Setback.HANDOFF_FAILED: lambda fleet, attempt: fleet.releases(ReleaseReason.HANDOFF_FAILED, attempt),
-    Setback.ENGINE_FAILED: lambda fleet, attempt: fleet.releases(ReleaseReason.FAILED, attempt),
-    Setback.EXPIRED: lambda fleet, attempt: fleet.releases(ReleaseReason.EXPIRED, attempt),
-}
-
 
 def test_failures_count_and_the_ordinary_life_does_not() -> None:
     assert {Setback.WORKER_LOST, Setback.HANDOFF_FAILED, Setback.ENGINE_FAILED} == COUNTED
 
 
-@pytest.mark.parametrize("setback", [Setback.HANDOFF_FAILED, Setback.ENGINE_FAILED])
+@pytest.mark.parametrize(
+    "reason", [ReleaseReason.HANDOFF_FAILED, ReleaseReason.EXPIRED, ReleaseReason.FAILED]
+)
 @pytest.mark.parametrize("most_attempts", [1, 2, 4])
-def test_a_request_fails_typed_when_its_attempts_are_used_up(setback: Setback, most_attempts: int) -> None:
+def test_a_request_fails_typed_when_its_attempts_are_used_up(
+    reason: ReleaseReason, most_attempts: int
+) -> None:
     fleet = SmallFleet(limits=replace(LIMITS, most_attempts=most_attempts))
     fleet.brings(Phase.PREFILLING)
     for number in range(1, most_attempts):
-        assert failures(SETBACKS[setback](fleet, f"try-{number}")) == {}
+        assert failures(fleet.releases(reason, f"try-{number}")) == {}
         fleet.prefill_ends(PrefillOutcome.STOPPED, f"try-{number}")
         fleet.grants(f"try-{number + 1}")
-    commands = SETBACKS[setback](fleet, f"try-{most_attempts}")
+    commands = fleet.releases(reason, f"try-{most_attempts}")
     assert isinstance(failures(commands)["r"], WorkerLost)
     assert setbacks(commands) == []
     assert fleet.forgot_everything()
 
 
-def test_expiries_and_preemptions_use_no_attempt_up() -> None:
+def test_expiries_in_the_queue_and_preemptions_use_no_attempt_up() -> None:
     fleet = SmallFleet(limits=replace(LIMITS, most_attempts=1))
     fleet.decodes("a", 1)
     fleet.arrives(request("r"))
     for number in range(2, 20, 2):
         fleet.grants(f"try-{number}")
-        commands = fleet.releases(ReleaseReason.EXPIRED, f"try-{number}")
+        commands = fleet.releases(ReleaseReason.EXPIRED, f"try-{number}", detail=m.NEVER_BEGUN)
         assert reserved(commands) == [("d0", f"try-{number + 1}")]
         fleet.prefill_ends(PrefillOutcome.STOPPED, f"try-{number}")
         commands = fleet.pauses("try-1")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from twinpool.kv.blocks import BlockPool, Owner, blocks_for
-from twinpool.messages import CONNECTION_ENDED, WRITER_GONE, Admit, ReleaseReason
+from twinpool.messages import CONNECTION_ENDED, NEVER_BEGUN, WRITER_GONE, Admit, ReleaseReason
 
 
 class Stage(StrEnum):
@@ -281,7 +281,9 @@ class Reservations:
                     held.reported_at = now
                     effects.append(WriterOverdue(held.attempt, held.writer))
             elif held.stage is not Stage.ADMITTED and now >= held.expires_at:
-                effects += self._drop(held, ReleaseReason.EXPIRED, f"no progress for {held.ttl_s:g} s", now)
+                stalled = f"no progress for {held.ttl_s:g} s"
+                detail = NEVER_BEGUN if held.stage is Stage.RESERVED else stalled
+                effects += self._drop(held, ReleaseReason.EXPIRED, detail, now)
         return effects
 
     def __iter__(self) -> Iterator[Reservation]:
