@@ -26,6 +26,9 @@ class Worker:
     answered yet.
     leaving: attempts that a decode worker was told to drop and has not reported gone.
     progressed_at: when its engine was last seen to move. replaced_at: when its replacement was asked for.
+    stuck: its engine has stood still for too long, or its replacement was asked for, and the engine has not
+    moved since; whatever else it says, it gets nothing new.
+    overdue: an attempt whose revoked blocks it does not let go of, as was said at overdue_at.
     suspected: a hand-off's connection with it has ended, and it has said nothing since. It may be dead, and
     gets nothing new until it speaks, so that one death costs a request one attempt.
     proven: a canary has been through it.
@@ -39,6 +42,9 @@ class Worker:
     charged: dict[str, int] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
     replaced_at: float = -math.inf
+    stuck: bool = False
+    overdue: str = ""
+    overdue_at: float = -math.inf
     suspected: bool = False
     proven: bool = False
     drains_until: float | None = None
@@ -47,6 +53,11 @@ class Worker:
     def draining(self) -> bool:
         """Whether it is to leave."""
         return self.drains_until is not None
+
+    @property
+    def takes_new(self) -> bool:
+        """Whether it may be given anything new."""
+        return not (self.draining or self.suspected or self.stuck)
 
     @property
     def pool(self) -> Pool:
@@ -68,9 +79,10 @@ class Worker:
         """A newer report."""
         if load.progress != self.load.progress:
             self.progressed_at = now
+            self.stuck = False
         self.load = load
 
-    def is_stuck(self, now: float, least_s: float) -> bool:
+    def stands_still(self, now: float, least_s: float) -> bool:
         """Whether its engine has stood still for least_s seconds, and for ten of its own steps."""
         return now - self.progressed_at > max(least_s, STUCK_STEPS * self.load.step_s)
 

@@ -86,7 +86,7 @@ def choose_target(
 def has_room(decode: Worker, state: RequestState, num_tokens: int, most_rows: int) -> bool:
     """Whether a decode worker can set num_tokens aside for a request, and hold all of it one day."""
     num_rows = decode.load.running + decode.load.waiting + len(decode.charged)
-    if num_rows >= most_rows or decode.suspected:
+    if num_rows >= most_rows or not decode.takes_new:
         return False
     if state.most_tokens > decode.capacity_tokens:
         return False  # it would outgrow this worker, alone and without anybody to make room
@@ -95,6 +95,6 @@ def has_room(decode: Worker, state: RequestState, num_tokens: int, most_rows: in
 
 
 def _reads(prefill: Worker, state: RequestState, most_prompts: int) -> bool:
-    if prefill.draining or prefill.suspected or not has_slot(prefill, most_prompts):
+    if not prefill.takes_new or not has_slot(prefill, most_prompts):
         return False
     return prefill.blocks_for(state.num_tokens) <= prefill.blocks_free

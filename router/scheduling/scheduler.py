@@ -258,6 +258,7 @@ class Scheduler:
         if worker is None or worker.incarnation != down.incarnation:
             return
         self.fleet.remove(worker.worker_id)
+        self._watch.worker_left(worker)
         self._pairing.worker_left(worker)
         self._draining.worker_left(worker)
         self._draining.target_lost(worker.worker_id)

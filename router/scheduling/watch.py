@@ -10,10 +10,18 @@ OWN_STALL_S = 1.0
 """If no tick came for so long, it was this process that stood still, and nothing is known of the others."""
 PATIENCE_S = 60.0
 """How long a replacement may take before it, or another one, is asked for again."""
+OVERDUE_S = 3.0
+"""How long a quarantine is held to last after its last report; longer than until the next one comes."""
 
 
 class StuckWatch:
-    """Has workers replaced whose engines stand still, one at a time: a busy machine must start no cascade."""
+    """Has workers replaced whose engines stand still, or who do not let go of revoked blocks.
+
+    One at a time, whatever the cause: a busy machine must start no cascade. A replacement is over when the
+    seat is filled again, or the worker was to leave and has left. Next is one not asked for before; of those,
+    one that keeps blocks from others, then the one that has stood still for longest. Whoever stands still
+    gets nothing new, even while another one is replaced.
+    """
 
     def __init__(self, fleet: Fleet, outbox: Outbox, stuck_after_s: float) -> None:
         self._fleet = fleet
@@ -24,33 +32,46 @@ class StuckWatch:
 
     def worker_up(self, worker_id: str) -> None:
         """A seat is filled again."""
-        if self._replacing is not None and self._replacing[0] == worker_id:
-            self._replacing = None
+        self._over(worker_id)
+
+    def worker_left(self, worker: Worker) -> None:
+        """A worker is gone. If it was to leave, nobody need come in its place."""
+        if worker.draining:
+            self._over(worker.worker_id)
 
     def tick(self, now: float) -> None:
         """Look at all workers."""
         stalled = self._ticked_at is not None and now - self._ticked_at > OWN_STALL_S
         self._ticked_at = now
-        if stalled:
-            for worker in self._fleet.workers():
-                worker.progressed_at = now
-        if self._replacing is not None and now - self._replacing[1] < PATIENCE_S:
-            return
         for worker in self._fleet.workers():
-            if worker.is_stuck(now, self._stuck_after_s):
-                stands_s = now - worker.progressed_at
-                why = f"its engine has stood still for {stands_s:.1f} s"
-                self._replace(worker, ReplaceCause.STUCK, why, now)
-                self._replacing = (worker.worker_id, now)
-                return
+            if stalled:
+                worker.progressed_at = now
+            worker.stuck = worker.stuck or worker.stands_still(now, self._stuck_after_s)
+        self._replace_next(now)
 
     def quarantine_overdue(self, attempt: str, writer: str, now: float) -> None:
         """A writer (an incarnation) does not let go of revoked blocks; said again while it lasts."""
         if worker := self._fleet.by_incarnation(writer):
-            why = f"keeps writing to revoked blocks of {attempt}"
-            self._replace(worker, ReplaceCause.QUARANTINE_OVERDUE, why, now)
+            worker.overdue, worker.overdue_at = attempt, now
 
-    def _replace(self, worker: Worker, cause: ReplaceCause, why: str, now: float) -> None:
-        if now - worker.replaced_at >= PATIENCE_S:
-            worker.replaced_at = now
-            self._outbox.put(ReplaceWorker(worker.worker_id, worker.incarnation, why, cause))
+    def _replace_next(self, now: float) -> None:
+        if self._replacing is not None and now - self._replacing[1] < PATIENCE_S:
+            return
+        overdue = [each for each in self._fleet.workers() if now - each.overdue_at < OVERDUE_S]
+        still = [each for each in self._fleet.workers() if each.stands_still(now, self._stuck_after_s)]
+        still.sort(key=lambda each: each.progressed_at)
+        # The first of those that were asked for longest ago, or never.
+        worker = min([*overdue, *still], key=lambda each: each.replaced_at, default=None)
+        if worker is None:
+            return
+        cause, why = ReplaceCause.STUCK, f"its engine has stood still for {now - worker.progressed_at:.1f} s"
+        if worker in overdue:
+            cause = ReplaceCause.QUARANTINE_OVERDUE
+            why = f"keeps writing to revoked blocks of {worker.overdue}"
+        worker.stuck, worker.replaced_at = True, now
+        self._replacing = (worker.worker_id, now)
+        self._outbox.put(ReplaceWorker(worker.worker_id, worker.incarnation, why, cause))
+
+    def _over(self, worker_id: str) -> None:
+        if self._replacing is not None and self._replacing[0] == worker_id:
+            self._replacing = None

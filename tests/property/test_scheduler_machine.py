@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router.ports import Request
-from router.scheduling.commands import Drained, Emit, Fail, MoveEnded, ProbePair, ReplaceWorker, Send, SetBack
+from router.scheduling.commands import (
+    Drained,
+    Emit,
+    Fail,
+    MoveEnded,
+    ProbePair,
+    ReplaceCause,
+    ReplaceWorker,
+    Send,
+    SetBack,
+)
 from router.scheduling.events import (
     Aborted,
     Arrived,
@@ -330,6 +340,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             event = worker.events.popleft()
             if isinstance(event, Down):
                 self.leaving[worker.worker_id] = set()
+                if worker.incarnation in self.draining:
+                    self.replacement_over(worker.worker_id)
                 self.feed(WorkerDown(worker.worker_id, worker.incarnation, "lost"))
                 return
             said = WorkerSaid(worker.worker_id, worker.incarnation, event)
@@ -358,9 +370,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.lives.append(worker)
         self.leaving[worker_id] = set()
         self.moved_at[incarnation] = (0, self.now)
+        self.replacement_over(worker_id)
+        self.feed(WorkerUp(worker_id, worker.hello()))
+
+    def replacement_over(self, worker_id: str) -> None:
         if self.replacing is not None and self.replacing[0] == worker_id:
             self.replacing = None
-        self.feed(WorkerUp(worker_id, worker.hello()))
 
     def model(self, prompt: int, position: int) -> int:
         return self.watched[f"r{prompt}"].answer.token(position)
@@ -490,12 +505,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.num_moving -= 1
                 case Drained(worker_id, incarnation):
                     self.end_drained(self.workers[worker_id], incarnation)
-                case ReplaceWorker(worker_id, incarnation, reason):
-                    assert self.workers[worker_id].incarnation == incarnation
-                    if "stood still" in reason:
-                        self.check_stuck(worker_id, incarnation)
+                case ReplaceWorker():
+                    self.check_replaced(command)
                     self.shake()
-                    self.workers[worker_id].die()
+                    self.workers[command.worker_id].die()
         self.check_order(placed)
 
     def note(self, event: SchedulerEvent) -> None:
@@ -539,17 +552,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert worker.holds_nothing
         worker.die()
 
-    def check_stuck(self, worker_id: str, incarnation: str) -> None:
-        """Only what has not moved for too long is replaced, and one after the other."""
-        assert self.now - self.moved_at[incarnation][1] > LIMITS.stuck_after_s
+    def check_replaced(self, command: ReplaceWorker) -> None:
+        """Only what has not moved, or has written, for too long is replaced; and one after the other."""
+        assert self.workers[command.worker_id].incarnation == command.incarnation
+        if command.cause is ReplaceCause.STUCK:
+            assert self.now - self.moved_at[command.incarnation][1] > LIMITS.stuck_after_s
         assert self.replacing is None or self.now - self.replacing[1] >= 60
-        self.replacing = (worker_id, self.now)
+        self.replacing = (command.worker_id, self.now)
+
+    def takes_new(self, incarnation: str) -> bool:
+        """Whether it is not to leave, and moved not long before the router last looked."""
+        moved_at = self.moved_at[incarnation][1]
+        return incarnation not in self.draining and self.ticked_at - moved_at <= LIMITS.stuck_after_s
 
     def send(self, worker: Worker, command: m.Command, placed: list[Watched]) -> None:
         assert self.scheduler.fleet.worker(worker.worker_id) is not None
         match command:
             case m.Reserve(attempt, num_tokens, writer):
-                assert worker.incarnation not in self.draining
+                assert self.takes_new(worker.incarnation)
                 assert attempt not in self.reserved | self.prefilled
                 self.reserved.add(attempt)
                 watched = self.watched_by_attempt(attempt)
@@ -564,7 +584,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.moves[attempt] = False
                     self.num_moving += 1
                 else:
-                    assert writer not in self.draining
+                    assert self.takes_new(writer)
                     assert num_tokens == least
                     placed.append(watched)
             case m.Prefill(attempt, decode=decode):

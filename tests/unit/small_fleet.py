@@ -68,6 +68,7 @@ class SmallFleet:
         self.blocks = blocks
         self.loads: dict[str, m.LoadReport] = {}
         self._lives: dict[str, int] = {}
+        self.feed(Tick())
         for worker_id in (*(f"d{n}" for n in range(decode)), *(f"p{n}" for n in range(prefill))):
             self.comes_up(worker_id)
         if joined:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.scheduling.commands import ProbePair, ReplaceCause, ReplaceWorker, Send
+from router.scheduling.commands import ProbePair, Send
 from router.scheduling.events import PairFailed, PairProven, WorkerDown
 from router.scheduling.fleet import PROBE_AGAIN_S
 from router.scheduling.requests import Phase, Setback
@@ -15,7 +15,6 @@ from tests.unit.small_fleet import (
     SmallFleet,
     emitted,
     failures,
-    replaced,
     request,
     reserved,
     sent,
@@ -342,41 +341,7 @@ def test_a_broken_pair_leaves_the_rows_it_has_handed_off_alone() -> None:
     assert emitted(fleet.steps(m.RowToken("try-1", 2, 23, None)))
 
 
-# Quarantine.
-
-
-def test_a_writer_that_does_not_let_go_is_replaced() -> None:
-    fleet = SmallFleet()
-    (command,) = fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1"))
-    assert isinstance(command, ReplaceWorker)
-    assert (command.worker_id, command.incarnation) == ("p0", "p0-1")
-    assert "try-9" in command.reason
-    assert command.cause is ReplaceCause.QUARANTINE_OVERDUE
-
-
-def test_a_writer_is_not_replaced_again_while_its_replacement_is_under_way() -> None:
-    fleet = SmallFleet()
-    assert replaced(fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1"))) == ["p0"]
-    fleet.now += 2.0
-    assert fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1")) == []
-    assert fleet.says("d0", m.QuarantineOverdue("try-8", "p0-1")) == []
-    fleet.now += 60.0
-    assert replaced(fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1"))) == ["p0"]
-
-
-def test_a_writers_next_life_is_replaced_as_soon_as_it_does_not_let_go() -> None:
-    fleet = SmallFleet()
-    fleet.says("d0", m.QuarantineOverdue("try-8", "p0-1"))
-    fleet.goes_down("p0")
-    fleet.comes_up("p0")
-    assert replaced(fleet.says("d0", m.QuarantineOverdue("try-9", "p0-2"))) == ["p0"]
-
-
-def test_a_writer_that_is_gone_already_is_not_replaced_again() -> None:
-    fleet = SmallFleet()
-    fleet.goes_down("p0")
-    fleet.comes_up("p0")
-    assert fleet.says("d0", m.QuarantineOverdue("try-9", "p0-1")) == []
+# Suspicion.
 
 
 @pytest.mark.parametrize("pool", Pool)

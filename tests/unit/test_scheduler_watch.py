@@ -1,4 +1,5 @@
-"""A worker whose engine stands still is replaced: one at a time, and not for the router's own stalls."""
+"""A worker whose engine stands still, or who keeps revoked blocks, gets nothing new and is replaced: one at a
+time, and not for the router's own stalls."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from router.scheduling.commands import ReplaceCause, ReplaceWorker
-from router.scheduling.watch import OWN_STALL_S, PATIENCE_S
-from tests.unit.small_fleet import SmallFleet, replaced
+from router.scheduling.events import Drain
+from router.scheduling.watch import OVERDUE_S, OWN_STALL_S, PATIENCE_S
+from tests.unit.small_fleet import SmallFleet, replaced, request, reserved
 from twinpool import messages as m
 
 
@@ -68,6 +70,132 @@ def test_a_replacement_that_does_not_come_delays_the_next_for_a_minute() -> None
     fleet.goes_down("d0")
     assert replaced(fleet.beats(PATIENCE_S - 0.5, "p0")) == []
     assert replaced(fleet.beats(0.5, "p0")) == ["d1"]
+
+
+def test_a_worker_that_was_to_leave_and_has_left_delays_nobody() -> None:
+    fleet = SmallFleet(decode=2)
+    fleet.feed(Drain("d0", 60.0))
+    assert replaced(fleet.beats(5.5, "p0")) == ["d0"]
+    fleet.goes_down("d0")
+    assert replaced(fleet.beats(0.5, "p0")) == ["d1"]
+
+
+def test_one_that_does_not_go_is_asked_for_again_after_those_that_were_not() -> None:
+    fleet = SmallFleet(decode=2)
+    assert replaced(fleet.beats(5.5, "p0")) == ["d0"]
+    assert replaced(fleet.beats(PATIENCE_S, "p0")) == ["d1"]
+    assert replaced(fleet.beats(PATIENCE_S, "p0")) == ["d0"]
+
+
+def test_who_has_stood_still_for_longest_is_replaced_first() -> None:
+    fleet = SmallFleet(decode=3)
+    fleet.beats(1, "d0", "d1", "p0")
+    fleet.beats(1, "d0", "p0")
+    assert replaced(fleet.beats(10, "p0")) == ["d2"]
+    fleet.goes_down("d2")
+    fleet.comes_up("d2")
+    assert replaced(fleet.beats(0.5, "p0")) == ["d1"]
+
+
+# Nothing new goes to it.
+
+
+def test_who_stands_still_gets_nothing_new_whether_its_turn_has_come_or_not() -> None:
+    fleet = SmallFleet(decode=3)
+    assert replaced(fleet.beats(5.5, "p0", "d2")) == ["d0"]
+    for name in "ab":
+        fleet.says("d0", fleet.loads["d0"])
+        fleet.says("d1", fleet.loads["d1"])
+        ((decode_id, _),) = reserved(fleet.arrives(request(name)))
+        assert decode_id == "d2"
+
+
+def test_no_prompt_goes_to_a_prefill_worker_that_stands_still() -> None:
+    fleet = SmallFleet(prefill=2)
+    fleet.beats(5.5, "p1", "d0")
+    fleet.says("p0", fleet.loads["p0"])
+    fleet.arrives(request("a", max_tokens=1))
+    assert fleet.scheduler.requests["a"].prefill_id == "p1"
+    fleet.arrives(request("b"))
+    assert fleet.scheduler.requests["b"].prefill_id == "p1"
+
+
+def test_who_moves_again_gets_requests_again() -> None:
+    fleet = SmallFleet()
+    fleet.beats(5.5, "p0")
+    assert fleet.arrives(request()) == []
+    fleet.loads["d0"] = replace(fleet.loads["d0"], progress=1)
+    assert reserved(fleet.says("d0", fleet.loads["d0"])) == [("d0", "try-1")]
+
+
+# Quarantine.
+
+
+def overdue(fleet: SmallFleet, attempt: str, writer: str) -> list[ReplaceWorker]:
+    """A decode worker says that a writer does not let go; whom the router has replaced then."""
+    fleet.says("d0", m.QuarantineOverdue(attempt, writer))
+    return [each for each in fleet.passes(0.1) if isinstance(each, ReplaceWorker)]
+
+
+def test_a_writer_that_does_not_let_go_is_replaced() -> None:
+    fleet = SmallFleet()
+    (command,) = overdue(fleet, "try-9", "p0-1")
+    assert (command.worker_id, command.incarnation) == ("p0", "p0-1")
+    assert "try-9" in command.reason
+    assert command.cause is ReplaceCause.QUARANTINE_OVERDUE
+    assert fleet.arrives(request()) == []
+
+
+def test_a_writer_is_not_replaced_again_while_its_replacement_is_under_way() -> None:
+    fleet = SmallFleet()
+    assert replaced(overdue(fleet, "try-9", "p0-1")) == ["p0"]
+    fleet.beats(2.0, "p0", "d0")
+    assert overdue(fleet, "try-9", "p0-1") == []
+    assert overdue(fleet, "try-8", "p0-1") == []
+    fleet.beats(PATIENCE_S, "p0", "d0")
+    assert replaced(overdue(fleet, "try-9", "p0-1")) == ["p0"]
+
+
+def test_a_writers_next_life_is_replaced_as_soon_as_it_does_not_let_go() -> None:
+    fleet = SmallFleet()
+    overdue(fleet, "try-8", "p0-1")
+    fleet.goes_down("p0")
+    fleet.comes_up("p0")
+    assert replaced(overdue(fleet, "try-9", "p0-2")) == ["p0"]
+
+
+def test_a_writer_that_is_gone_already_is_not_replaced_again() -> None:
+    fleet = SmallFleet()
+    fleet.goes_down("p0")
+    fleet.comes_up("p0")
+    assert overdue(fleet, "try-9", "p0-1") == []
+
+
+def test_of_several_writers_one_is_replaced_and_the_next_only_if_it_still_does_not_let_go() -> None:
+    fleet = SmallFleet(prefill=3)
+    assert replaced(overdue(fleet, "try-7", "p0-1")) == ["p0"]
+    assert overdue(fleet, "try-8", "p1-1") == []
+    assert fleet.beats(OVERDUE_S - 1, "p0", "p1", "p2", "d0") == []
+    assert overdue(fleet, "try-9", "p2-1") == []
+    assert fleet.beats(1.0, "p0", "p1", "p2", "d0") == []
+    fleet.goes_down("p0")
+    fleet.comes_up("p0")
+    assert replaced(fleet.passes(0.1)) == ["p2"]  # p1 has let go meanwhile
+
+
+def test_who_keeps_blocks_from_others_goes_before_who_only_stands_still() -> None:
+    fleet = SmallFleet(prefill=2, decode=2)
+    assert replaced(fleet.beats(6.5, "p0", "p1")) == ["d0"]
+    fleet.goes_down("d0")
+    fleet.comes_up("d0")
+    fleet.says("d0", m.QuarantineOverdue("try-9", "p1-1"))
+    assert replaced(fleet.passes(0.1)) == ["p1"]
+    fleet.goes_down("p1")
+    fleet.comes_up("p1")
+    assert replaced(fleet.passes(0.1)) == ["d1"]
+
+
+# The router's own time.
 
 
 def test_after_a_stall_of_the_routers_own_nobody_is_blamed() -> None:
