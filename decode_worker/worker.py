@@ -50,13 +50,13 @@ class DecodeWorker:
 
     def __init__(self, spec: WorkerSpec, actor_name: str = "", connect: Connector = connect_pair) -> None:
         self._spec = spec
-        loaded = load_worker_engine(spec, shared=spec.handoff.transport != "ray")
+        self._pulse = Pulse()
+        loaded = load_worker_engine(spec, self._pulse, shared=spec.handoff.transport != "ray")
         self._layout = loaded.layout
         self._num_blocks = loaded.num_blocks
         self.session = SessionServer(self, spec.secret, spec.host)
         inbox: Inbox[Message] = Inbox()
         self._inbox = inbox
-        self._pulse = Pulse()
         self.custody = Custody(
             BlockPool(loaded.num_blocks),
             loaded.layout,

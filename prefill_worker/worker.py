@@ -30,12 +30,12 @@ class PrefillWorker:
 
     def __init__(self, spec: WorkerSpec, connect: Connector = connect_pair) -> None:
         self._spec = spec
-        self._loaded = load_worker_engine(spec, shared=False)
+        self._pulse = Pulse()
+        self._loaded = load_worker_engine(spec, self._pulse, shared=False)
         self.session = SessionServer(self, spec.secret, spec.host)
         self.pool = BlockPool(self._loaded.num_blocks)
         inbox: Inbox[Message] = Inbox()
         self._inbox = inbox
-        self._pulse = Pulse()
         connection = pair_connection(connect, self._loaded.identity, self._loaded.storage, spec.handoff)
         self._pairs = Pairs(connection, inbox.post, self.session.publish)
         self._loop = PrefillLoop(

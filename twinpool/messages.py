@@ -16,7 +16,8 @@ from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
 class LoadReport:
     """Counts of one worker at one moment.
 
-    progress: turns of the engine's loop, idle ones included. step_s: seconds of its newest step.
+    progress: turns of the engine's loop, idle ones included, and layers computed (see `Pulse`).
+    step_s: seconds of its newest step.
     cpu_s: processor time of the worker's process. rss_bytes: its memory, shared pages it touched included.
     """
 

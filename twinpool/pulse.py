@@ -12,7 +12,8 @@ class Pulse:
     """Turns and steps are written by the engine's thread alone, the process's usage by whoever reports it.
 
     A process that is stopped, or an engine that is stuck in a call, may still answer pings from other
-    threads; its turns do not lie. turns: of the loop, idle ones included. step_s: seconds of the newest step.
+    threads; its turns do not lie. turns: of the loop, idle ones included, and layers of the model computed,
+    so that a step may be long and is still seen to move. step_s: seconds of the newest step.
     cpu_s and rss_bytes: processor time and memory of the process, when last measured.
     """
 
@@ -23,7 +24,7 @@ class Pulse:
         self.rss_bytes = 0
 
     def beat(self) -> None:
-        """One more turn."""
+        """One more turn, or layer."""
         self.turns += 1
 
     def measure_process(self) -> None:

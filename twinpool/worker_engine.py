@@ -12,6 +12,7 @@ from twinpool.errors import StartFailed
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
 from twinpool.model.config import PreparedModel
+from twinpool.pulse import Pulse
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.shared_memory import create_shared
 from twinpool.worker_spec import WorkerSpec
@@ -43,11 +44,12 @@ class WorkerEngine:
         return self.storage.num_blocks
 
 
-def load_worker_engine(spec: WorkerSpec, *, shared: bool) -> WorkerEngine:
+def load_worker_engine(spec: WorkerSpec, pulse: Pulse, *, shared: bool) -> WorkerEngine:
     """Load weights, allocate and touch the cache, warm up.
 
-    shared: put the cache where senders on this host can write into it (Linux). Raises StartFailed where
-    the weights are not the router's, the memory budget holds no block, or the memory is not there.
+    pulse: beats with every layer computed. shared: put the cache where senders on this host can write into
+    it (Linux). Raises StartFailed where the weights are not the router's, the memory budget holds no block,
+    or the memory is not there.
     """
     set_threads(spec.threads)
     model = PreparedModel.load(Path(spec.model_folder))
@@ -60,7 +62,7 @@ def load_worker_engine(spec: WorkerSpec, *, shared: bool) -> WorkerEngine:
             f"kv-memory-mib {spec.engine.kv_memory_mib} holds no block of {layout.block_bytes} bytes"
         )
     storage, descriptor = _allocate(layout, num_blocks, shared and sys.platform == "linux")
-    engine = Engine.load(model, storage, deterministic=spec.engine.deterministic)
+    engine = Engine.load(model, storage, deterministic=spec.engine.deterministic, computed_layer=pulse.beat)
     engine.warm_up()
     fingerprint = layout_fingerprint(layout, weights_digest=model.digest, rope_theta=model.config.rope_theta)
     identity = Identity(spec.incarnation, spec.secret, fingerprint)

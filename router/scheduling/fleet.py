@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from twinpool.types import Pool
 
 REJOIN_BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 STUCK_STEPS = 10
+RECENT_STEPS = 16
 PROBE_AGAIN_S = 60.0
 """A pair that no canary has proven by then is joined, and so probed, again; longer than a canary takes."""
 
@@ -25,6 +27,7 @@ class Worker:
     worker that is every attempt from placing to PrefillEnded; on a decode worker every reservation not
     answered yet.
     leaving: attempts that a decode worker was told to drop and has not reported gone.
+    steps_s: how long its newest steps took, as far as they were reported.
     progressed_at: when its engine was last seen to move. replaced_at: when its replacement was asked for.
     stuck: its engine has stood still for too long, or its replacement was asked for, and the engine has not
     moved since; whatever else it says, it gets nothing new.
@@ -39,6 +42,7 @@ class Worker:
     hello: Hello
     load: LoadReport
     progressed_at: float
+    steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     charged: dict[str, int] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
     replaced_at: float = -math.inf
@@ -80,11 +84,17 @@ class Worker:
         if load.progress != self.load.progress:
             self.progressed_at = now
             self.stuck = False
+        if load.step_s != self.load.step_s:
+            self.steps_s.append(load.step_s)
         self.load = load
 
     def stands_still(self, now: float, least_s: float) -> bool:
-        """Whether its engine has stood still for least_s seconds, and for ten of its own steps."""
-        return now - self.progressed_at > max(least_s, STUCK_STEPS * self.load.step_s)
+        """Whether its engine has stood still for least_s seconds, and for ten times its longest recent step.
+
+        Steps differ: a canary's takes milliseconds, a full chunk of a large model seconds. Of a step longer
+        than any before nothing need be known, as the engine's progress moves with each layer of the model.
+        """
+        return now - self.progressed_at > max(least_s, STUCK_STEPS * max(self.steps_s, default=0.0))
 
     @property
     def capacity_tokens(self) -> int:

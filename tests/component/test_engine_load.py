@@ -14,6 +14,7 @@ from twinpool.errors import ModelSourceError
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
 from twinpool.model.config import PreparedModel
+from twinpool.pulse import Pulse
 
 
 @pytest.fixture
@@ -57,3 +58,12 @@ def test_a_cache_for_another_model_is_refused(prepared: PreparedModel) -> None:
 def test_warm_up_fits_any_cache(prepared: PreparedModel, block_size: int, num_blocks: int) -> None:
     layout = cache_layout(prepared.config, block_size=block_size, dtype="bfloat16")
     Engine.load(prepared, KvStorage(layout, num_blocks)).warm_up()
+
+
+def test_each_layer_that_is_computed_is_told(prepared: PreparedModel) -> None:
+    layout = cache_layout(prepared.config, block_size=1, dtype="float32")
+    pulse = Pulse()
+    engine = Engine.load(prepared, KvStorage(layout, 1), computed_layer=pulse.beat)
+    assert pulse.turns == 0
+    engine.warm_up()  # one step, as there is no more room
+    assert pulse.turns == prepared.config.num_layers

@@ -9,6 +9,7 @@ import pytest
 
 from router.scheduling.commands import ReplaceCause, ReplaceWorker
 from router.scheduling.events import Drain
+from router.scheduling.fleet import RECENT_STEPS
 from router.scheduling.watch import OVERDUE_S, OWN_STALL_S, PATIENCE_S
 from tests.unit.small_fleet import SmallFleet, replaced, request, reserved
 from twinpool import messages as m
@@ -46,6 +47,23 @@ def test_an_engine_may_stand_still_for_ten_of_its_steps(step_s: float, seconds: 
     fleet.says("d0", fleet.loads["d0"])
     assert fleet.beats(seconds, "p0") == []
     assert replaced(fleet.beats(0.5, "p0")) == ["d0"]
+
+
+def test_the_longest_of_its_recent_steps_counts_not_the_newest() -> None:
+    fleet = SmallFleet()
+    for progress, step_s in enumerate((0.1, 2.0, 0.1), 1):
+        fleet.loads["d0"] = replace(fleet.loads["d0"], progress=progress, step_s=step_s)
+        fleet.says("d0", fleet.loads["d0"])
+    assert fleet.beats(20, "p0") == []
+    assert replaced(fleet.beats(0.5, "p0")) == ["d0"]
+
+
+def test_steps_of_long_ago_do_not_count() -> None:
+    fleet = SmallFleet()
+    for progress, step_s in enumerate((2.0, *(0.1 + n / 100 for n in range(RECENT_STEPS))), 1):
+        fleet.loads["d0"] = replace(fleet.loads["d0"], progress=progress, step_s=step_s)
+        fleet.says("d0", fleet.loads["d0"])
+    assert replaced(fleet.beats(5.5, "p0")) == ["d0"]
 
 
 def test_one_is_replaced_at_a_time_until_its_seat_is_filled_again() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic
 
 import torch
@@ -20,13 +20,20 @@ class LlamaModel(Generic[Plan]):
     """Llama (Touvron et al., 2023) as Hugging Face computes it, numerically: norms and rotations in float32.
 
     The rows of every step are padded with dummy tokens to the multiple that the weights' layers take; padding
-    is neither cached nor attended.
+    is neither cached nor attended. computed_layer: called after each layer of a step.
     """
 
-    def __init__(self, config: ModelConfig, weights: LlamaWeights, attention: AttentionBackend[Plan]) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: LlamaWeights,
+        attention: AttentionBackend[Plan],
+        computed_layer: Callable[[], None],
+    ) -> None:
         self._config = config
         self._weights = weights
         self._attention = attention
+        self._computed_layer = computed_layer
         self._rotary = Rotary(config.head_dim, config.rope_theta)
 
     @torch.inference_mode()
@@ -49,6 +56,7 @@ class LlamaModel(Generic[Plan]):
         for index, layer in enumerate(self._weights.layers):
             self._attend(layer, index, plan, hidden, rotation, len(token_ids))
             self._mlp(layer, hidden)
+            self._computed_layer()
         return self._logits(hidden, logit_rows)
 
     def _attend(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
@@ -50,10 +50,18 @@ class Engine:
         self.storage = storage
 
     @classmethod
-    def load(cls, model: PreparedModel, storage: KvStorage, *, deterministic: bool = False) -> Self:
+    def load(
+        cls,
+        model: PreparedModel,
+        storage: KvStorage,
+        *,
+        deterministic: bool = False,
+        computed_layer: Callable[[], None] = lambda: None,
+    ) -> Self:
         """Read the weights in the storage's dtype.
 
         deterministic: make rows independent of their batch in bfloat16 too; in float32 they always are.
+        computed_layer: called after each layer of a step, in the caller's thread.
         Raises ModelSourceError where the weights are damaged, or the storage is not for this model.
         """
         layout = storage.layout
@@ -61,7 +69,7 @@ class Engine:
             raise ModelSourceError(f"a cache of {layout} does not fit model {model.name}")
         exact = deterministic or layout.dtype == "float32"
         weights = load_weights(model.weights_file, model.config, TORCH_DTYPES[layout.dtype], exact=exact)
-        return cls(LlamaModel(model.config, weights, TorchAttention(storage)), storage)
+        return cls(LlamaModel(model.config, weights, TorchAttention(storage), computed_layer), storage)
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
         """Compute chunks of different prompts; returns each one's token, None where `sample` is None."""
