@@ -17,6 +17,8 @@ STUCK_STEPS = 10
 RECENT_STEPS = 16
 PROBE_AGAIN_S = 60.0
 """A pair that no canary has proven by then is joined, and so probed, again; longer than a canary takes."""
+JOIN_AGAIN_S = 300.0
+"""A pair of which nothing was heard by then is joined anew; joining touches all of a cache, however large."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,11 +110,15 @@ class Worker:
 
 @dataclass(slots=True, eq=False)
 class Pair:
-    """A prefill worker's connection to a decode worker. transport is empty while it is not joined."""
+    """A prefill worker's connection to a decode worker. transport is empty while it is not joined.
+
+    joining: the prefill worker has been told to open it, and has not said how that went.
+    """
 
     prefill: Worker
     decode: Worker
     transport: str = ""
+    joining: bool = False
     proven: bool = False
     num_failures: int = 0
     rejoin_at: float | None = None
@@ -130,7 +136,7 @@ class Pair:
     def broke(self, now: float) -> None:
         """It is not usable; join again after a while."""
         self.transport = ""
-        self.proven = False
+        self.joining = self.proven = False
         self.rejoin_at = now + backoff_s(REJOIN_BACKOFF_S, self.num_failures)
         self.num_failures += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from router.scheduling.commands import ProbePair
-from router.scheduling.fleet import PROBE_AGAIN_S, Fleet, Pair, Worker
+from router.scheduling.fleet import JOIN_AGAIN_S, PROBE_AGAIN_S, Fleet, Pair, Worker
 from router.scheduling.outbox import Outbox
 from twinpool import messages as m
 from twinpool.types import Pool
@@ -16,17 +16,19 @@ class Pairing:
         self._fleet = fleet
         self._outbox = outbox
 
-    def join(self, pair: Pair) -> None:
-        """Have the prefill worker open the connection."""
-        pair.rejoin_at = None
+    def join(self, pair: Pair, now: float) -> None:
+        """Have the prefill worker open the connection; anew, if it has tried for too long."""
         hello = pair.decode.hello
+        if pair.joining:
+            self._outbox.send(pair.prefill.worker_id, m.LeavePair(hello.incarnation))
+        pair.joining, pair.rejoin_at = True, now + JOIN_AGAIN_S
         self._outbox.send(pair.prefill.worker_id, m.JoinPair(hello.incarnation, hello.endpoint))
 
     def rejoin(self, now: float) -> None:
-        """Join again what has been broken for long enough."""
+        """Join again what has been broken, or on its way, for long enough."""
         for pair in self._fleet.pairs():
             if pair.rejoin_at is not None and now >= pair.rejoin_at and not pair.draining:
-                self.join(pair)
+                self.join(pair, now)
 
     def joined(self, prefill: Worker, decode_incarnation: str, transport: str, now: float) -> None:
         """A connection is open: a canary may try it."""
@@ -34,7 +36,7 @@ class Pairing:
         if pair is None:
             self._outbox.send(prefill.worker_id, m.LeavePair(decode_incarnation))
             return
-        pair.transport = transport
+        pair.transport, pair.joining = transport, False
         if pair.draining:
             return
         pair.rejoin_at = now + PROBE_AGAIN_S

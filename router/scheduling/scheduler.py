@@ -107,7 +107,7 @@ class Scheduler:
             case WorkerUp(worker_id, hello):
                 self._watch.worker_up(worker_id)
                 for pair in self.fleet.add(worker_id, hello, now):
-                    self._pairing.join(pair)
+                    self._pairing.join(pair, now)
             case WorkerDown():
                 self._worker_down(event, now)
             case Drain(worker_id, grace_s):

@@ -8,7 +8,7 @@ import pytest
 
 from router.scheduling.commands import ProbePair, Send
 from router.scheduling.events import PairFailed, PairProven, WorkerDown
-from router.scheduling.fleet import PROBE_AGAIN_S
+from router.scheduling.fleet import JOIN_AGAIN_S, PROBE_AGAIN_S
 from router.scheduling.requests import Phase, Setback
 from tests.unit.small_fleet import (
     LIMITS,
@@ -254,6 +254,15 @@ def test_a_pair_that_no_canary_proves_is_joined_and_probed_again() -> None:
     assert fleet.says("p0", m.PairJoined("d0-1", "shm")) == [PROBE]
     fleet.feed(PairProven("p0-1", "d0-1"))
     assert sent(fleet.passes(PROBE_AGAIN_S)) == []
+
+
+def test_a_pair_of_which_nothing_is_heard_is_joined_anew() -> None:
+    fleet = SmallFleet(joined=False)
+    assert sent(fleet.passes(JOIN_AGAIN_S - 1)) == []
+    assert sent(fleet.passes(1)) == [m.LeavePair("d0-1"), JOIN]
+    assert sent(fleet.passes(JOIN_AGAIN_S)) == [m.LeavePair("d0-1"), JOIN]
+    assert fleet.says("p0", m.PairJoined("d0-1", "shm")) == [PROBE]
+    assert sent(fleet.passes(PROBE_AGAIN_S)) == [JOIN]
 
 
 def test_a_pair_whose_canary_fails_is_joined_and_probed_again_after_ever_longer_pauses() -> None:
