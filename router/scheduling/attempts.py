@@ -51,9 +51,11 @@ class Attempts:
         """The request whose row is moving to this attempt."""
         return self._moving.get(attempt)
 
-    def moving_rows(self) -> list[RequestState]:
-        """All requests whose rows are moving."""
-        return list(self._moving.values())
+    def moving_to(self, worker_id: str) -> list[RequestState]:
+        """Requests whose rows are moving to a worker, the oldest first."""
+        states = self._moving.values()
+        moving = [state for state in states if state.move and state.move.decode_id == worker_id]
+        return sorted(moving, key=lambda state: state.arrival)
 
     def placed_on(self, worker_id: str) -> list[RequestState]:
         """Requests whose current attempt uses a worker, the oldest first."""

@@ -69,9 +69,8 @@ class Draining:
         until = now + grace_s
         worker.drains_until = until if worker.drains_until is None else min(until, worker.drains_until)
         # Nothing moves to it any more.
-        for state in self._attempts.moving_rows():
-            if state.move is not None and state.move.decode_id == worker.worker_id:
-                self._attempts.drop_move(state)
+        for state in self._attempts.moving_to(worker.worker_id):
+            self._attempts.drop_move(state)
         for state in self._on(worker):
             if state.phase is Phase.RESERVING:
                 self._attempts.set_back(state, Setback.DRAINED, f"{worker.worker_id} leaves", now)
@@ -118,14 +117,19 @@ class Draining:
     def move_failed(self, to: str, now: float, *, target_holds: bool) -> None:
         """A row stays where it is, until it is tried again. to: the attempt that it was moving to."""
         if state := self._attempts.moving(to):
-            self._attempts.drop_move(state, target_holds=target_holds)
-            state.move_again_at = now + MOVE_AGAIN_S
+            self._give_up_move(state, now, target_holds=target_holds)
+
+    def give_up_move_to(self, target: Worker, now: float) -> bool:
+        """The youngest row that moves to a worker stays where it is, for a while; False if none does."""
+        moving = self._attempts.moving_to(target.worker_id)
+        if moving:
+            self._give_up_move(moving[-1], now, target_holds=True)
+        return bool(moving)
 
     def target_lost(self, worker_id: str) -> None:
         """A decode worker to which rows are moving is gone."""
-        for state in self._attempts.moving_rows():
-            if state.move is not None and state.move.decode_id == worker_id:
-                self._attempts.drop_move(state, target_holds=False)
+        for state in self._attempts.moving_to(worker_id):
+            self._attempts.drop_move(state, target_holds=False)
 
     def worker_left(self, worker: Worker) -> None:
         """Forget a worker's connections, and what has left it."""
@@ -133,6 +137,10 @@ class Draining:
         self._arriving = {
             attempt: row for attempt, row in self._arriving.items() if row.source_id != worker.worker_id
         }
+
+    def _give_up_move(self, state: RequestState, now: float, *, target_holds: bool) -> None:
+        self._attempts.drop_move(state, target_holds=target_holds)
+        state.move_again_at = now + MOVE_AGAIN_S
 
     def _join(self, source: Worker, now: float) -> None:
         for target in self._fleet.staying(Pool.DECODE):

@@ -236,9 +236,13 @@ class Scheduler:
             worker.suspected = True
 
     def _make_room(self, decode: Worker, now: float) -> None:
-        """Preempt the youngest request there, unless something is leaving already; never the oldest."""
-        placed = [] if decode.leaving else self._attempts.placed_on(decode.worker_id)
-        if len(placed) > 1:
+        """Unless something is leaving already, give up a row's move there, which costs least; if there is
+        none, preempt the youngest request, never the oldest.
+        """
+        if decode.leaving:
+            return
+        placed = self._attempts.placed_on(decode.worker_id)
+        if not self._draining.give_up_move_to(decode, now) and len(placed) > 1:
             self._attempts.set_back(placed[-1], Setback.PREEMPTED, "it had to make room", now)
 
     # Workers and pairs that are lost.

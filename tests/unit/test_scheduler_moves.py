@@ -185,6 +185,20 @@ def test_a_row_that_must_make_room_meanwhile_is_resumed() -> None:
     assert sent(commands, "d1") == [m.Revoke("try-4")]
 
 
+def test_a_row_that_moves_in_stays_where_it_is_if_its_target_must_make_room() -> None:
+    fleet = copying()
+    fleet.decodes("there", 3, worker_id="d1")
+    commands = fleet.pauses("try-3", worker_id="d1")
+    assert sent(commands) == [m.Revoke("try-2")]
+    assert moves_ended(commands) == ["failed"]
+    assert not setbacks(commands)
+    assert fleet.phase() is Phase.DECODING
+    assert not sent(fleet.pauses("try-3", worker_id="d1"))  # it is on its way out
+    fleet.releases(m.ReleaseReason.REVOKED, "try-2", "d1")
+    fleet.says("d0", m.MoveFailed("try-1", "try-2", "stopped"))
+    assert reserved(fleet.passes(MOVE_AGAIN_S)) == [("d1", "try-4")]
+
+
 def test_a_broken_pair_is_joined_again_after_a_while() -> None:
     fleet = draining()
     fleet.says("d0", m.PairBroken("d1-1", "reset"))
