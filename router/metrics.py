@@ -144,7 +144,7 @@ class Metrics:
             self.totals.prefill_tokens += num_tokens
 
     def set_back(self, reason: str, *, resumed: bool) -> None:
-        """An attempt ended before its choice did. reason: one of SETBACKS. resumed: it had tokens."""
+        """An attempt ended before its choice did. reason: one of SETBACKS. resumed: it gave tokens."""
         self._workers.setbacks.labels(_known(reason, SETBACKS)).inc()
         if reason == "preempted":
             self._workers.preemptions.inc()

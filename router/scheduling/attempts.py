@@ -106,6 +106,7 @@ class Attempts:
 
     def take_first_token(self, state: RequestState, first: m.FirstToken, now: float) -> None:
         """The attempt's first token: on to the client, and the row into the decode batch."""
+        state.num_resumes += bool(state.log)
         state.log.append(first.token)
         if first.finish_reason is not None:
             if state.decode_id is not None:
@@ -202,9 +203,9 @@ class Attempts:
         self._withdraw(state, decode_holds=decode_holds)
         del self._current[state.attempt]
         state.attempt = ""
+        # In these phases the client has had tokens of this very attempt.
+        resumed = state.phase in (Phase.HANDING_OFF, Phase.DECODING)
         state.enter(Phase.QUEUED, now)
-        resumed = bool(state.log) and setback is not Setback.REFUSED
-        state.num_resumes += resumed
         self.queue.add(state)
         self._outbox.put(SetBack(state.request_id, setback, resumed))
 

@@ -64,7 +64,10 @@ class ReplaceWorker:
 
 @dataclass(frozen=True, slots=True)
 class SetBack:
-    """An attempt ended and the request is queued again; for metrics. resumed: it had tokens already."""
+    """An attempt ended and the request is queued again; for metrics.
+
+    resumed: its client has had tokens of this attempt, and will have to wait for those of another.
+    """
 
     request_id: str
     setback: Setback

@@ -35,7 +35,8 @@ class Watched:
     """One request and all that has been said about it.
 
     may_fail: something was lost that it may have needed. num_failed: attempts that failed and were made
-    again. num_resumes: attempts made again with tokens. overtaken_at: when one behind it in the queue was
+    again. goes_on: tokens of its newest attempt have come. num_resumes: attempts of which tokens came after
+    those of earlier ones. overtaken_at: when one behind it in the queue was
     first placed before it, while it waits.
     """
 
@@ -44,6 +45,7 @@ class Watched:
     arrived_at: float
     may_fail: bool = False
     num_failed: int = 0
+    goes_on: bool = False
     num_resumes: int = 0
     log: list[int] = field(default_factory=list)
     ended: bool = False
@@ -65,6 +67,9 @@ class Watched:
         assert not self.ended, "nothing follows the terminal event"
         assert not self.left, "nothing follows a cancel"
         whole = self.answer.tokens(self.request.params)
+        if output.token_ids:
+            self.num_resumes += bool(self.log) and not self.goes_on
+            self.goes_on = True
         self.log += output.token_ids
         assert self.log == whole[: len(self.log)]
         if output.ending is None:
@@ -86,11 +91,11 @@ class Watched:
         assert reason is (FinishReason.STOP if self._stops(whole) else FinishReason.LENGTH)
 
     def set_back(self, setback: Setback, most_attempts: int, *, resumed: bool) -> None:
-        """An attempt is made again: with its tokens, if it had any; a failure needs a loss."""
+        """An attempt is made again: to be resumed, if tokens of it had come; a failure needs a loss."""
         assert not self.ended
         assert not self.left
-        assert resumed == (bool(self.log) and setback is not Setback.REFUSED)
-        self.num_resumes += resumed
+        assert resumed == self.goes_on
+        self.goes_on = False
         if setback in COUNTED:
             assert self.may_fail, setback
             assert not self.is_canary

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from router.scheduling.commands import SchedulerCommand, Send, SetBack
-from router.scheduling.events import Cancelled
+from router.scheduling.events import Aborted, Cancelled, Drain
 from router.scheduling.requests import COUNTED, Phase, Setback
 from tests.unit.small_fleet import (
     LIMITS,
@@ -318,13 +318,41 @@ def test_every_resume_is_told_at_the_end() -> None:
     assert output.ending.num_resumes == 2
 
 
-def test_an_attempt_refused_between_two_is_no_resume() -> None:
+@pytest.mark.parametrize("cause", ["refused", "pair broke", "worker left", "drained", "prefill failed"])
+def test_an_attempt_between_two_that_gives_no_token_is_no_resume(cause: str) -> None:
+    fleet = SmallFleet(decode=2)
+    fleet.brings(Phase.DECODING)
+    assert setbacks(fleet.goes_down("d0")) == [("r", Setback.WORKER_LOST, True)]
+    match cause:
+        case "refused":
+            commands = fleet.refuses("try-2", "d1", free=16)
+        case "pair broke":
+            commands = fleet.says("p0", m.PairBroken("d1-1", "reset"))
+        case "worker left":
+            commands = fleet.goes_down("d1")
+        case "drained":
+            commands = fleet.feed(Drain("d1", 10.0))
+        case _:
+            fleet.grants("try-2", "d1")
+            commands = fleet.prefill_ends(PrefillOutcome.FAILED, "try-2")
+    ((_, _, resumed),) = setbacks(commands)
+    assert not resumed
+    fleet.comes_up("d0")
+    fleet.joins("p0", "d0")
+    state = fleet.scheduler.requests["r"]
+    assert state.num_resumes == 0
+    fleet.grants(state.attempt, str(state.decode_id))
+    fleet.reads(23, attempt=state.attempt, position=2)
+    assert state.num_resumes == 1
+
+
+def test_an_answer_that_is_cut_off_and_aborted_before_it_goes_on_has_not_resumed() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.DECODING)
-    fleet.releases(ReleaseReason.EXPIRED)
-    commands = fleet.refuses("try-2", free=16)
-    assert setbacks(commands) == [("r", Setback.REFUSED, False)]
-    assert fleet.scheduler.requests["r"].num_resumes == 1
+    fleet.goes_down("d0")
+    (output,) = emitted(fleet.feed(Aborted("r")))
+    assert output.ending is not None
+    assert output.ending.num_resumes == 0
 
 
 # Canaries are there to find faults.
