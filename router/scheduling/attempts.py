@@ -6,7 +6,7 @@ told to drop it, and the request is queued again with its token log, at the plac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from router.ports import Ending, Output, Request
 from router.scheduling.commands import Emit, Fail, MoveEnded, MoveOutcome, SetBack
@@ -17,7 +17,11 @@ from router.scheduling.requests import COUNTED, Move, Phase, RequestState, Setba
 from router.scheduling.waiting import WaitingQueue
 from twinpool import messages as m
 from twinpool.errors import TwinpoolError, WorkerLost
-from twinpool.types import FinishReason, ServedBy
+from twinpool.types import FinishReason, Pool, ServedBy
+
+Holders = Collection[Pool]
+"""Which of an attempt's two workers have still something of it, that they are to be told to drop."""
+BOTH: Holders = tuple(Pool)
 
 
 class Attempts:
@@ -109,9 +113,8 @@ class Attempts:
         state.num_resumes += bool(state.log)
         state.log.append(first.token)
         if first.finish_reason is not None:
-            if state.decode_id is not None:
-                self._outbox.send(state.decode_id, m.Revoke(first.attempt))
-            self.finish(state, (first.token,), first.finish_reason, now, holds=False)
+            # The prefill worker knows that this was its last.
+            self.finish(state, (first.token,), first.finish_reason, now, held_by=(Pool.DECODE,))
             return
         if state.decode_id is None:
             self.fail(state, WorkerLost("the prefill worker went past the last token"), now)
@@ -187,20 +190,19 @@ class Attempts:
         self._outbox.put(MoveEnded(outcome))
 
     def set_back(
-        self, state: RequestState, setback: Setback, detail: str, now: float, *, decode_holds: bool = True
+        self, state: RequestState, setback: Setback, detail: str, now: float, *, held_by: Holders = BOTH
     ) -> None:
         """The attempt is over and its choice is not: queue it again, or fail it after too many.
 
-        decode_holds: whether the decode worker has still something of it to drop. A canary fails at its first
-        failed attempt: it is there to find that.
+        A canary fails at its first failed attempt: it is there to find that.
         """
         state.num_failed_attempts += setback in COUNTED
         canary_failed = state.request.pair is not None and setback in COUNTED
         if canary_failed or state.num_failed_attempts >= self._most_attempts:
-            self.fail(state, WorkerLost(detail), now, decode_holds=decode_holds)
+            self.fail(state, WorkerLost(detail), now, held_by=held_by)
             return
         self.drop_move(state)
-        self._withdraw(state, decode_holds=decode_holds)
+        self._withdraw(state, held_by)
         del self._current[state.attempt]
         state.attempt = ""
         # In these phases the client has had tokens of this very attempt.
@@ -218,30 +220,27 @@ class Attempts:
         reason: FinishReason,
         now: float,
         *,
-        holds: bool = True,
+        held_by: Holders = BOTH,
     ) -> None:
-        """The choice ends well. holds: whether workers have still something of it to drop."""
+        """The choice ends well."""
         decode_id = state.decode_id if state.phase in (Phase.HANDING_OFF, Phase.DECODING) else None
-        self.end(state, now, holds=holds)
+        self.end(state, now, held_by=held_by)
         workers = ServedBy(state.prefill_id, decode_id)
         ending = Ending(reason, state.timing(), workers, state.num_resumes)
         self._outbox.put(Emit(state.request_id, Output(0, tokens, ending)))
 
-    def fail(
-        self, state: RequestState, error: TwinpoolError, now: float, *, decode_holds: bool = True
-    ) -> None:
+    def fail(self, state: RequestState, error: TwinpoolError, now: float, *, held_by: Holders = BOTH) -> None:
         """The request ends with an error."""
-        self.end(state, now, decode_holds=decode_holds)
+        self.end(state, now, held_by=held_by)
         self._outbox.put(Fail(state.request_id, error))
 
-    def end(self, state: RequestState, now: float, *, holds: bool = True, decode_holds: bool = True) -> None:
+    def end(self, state: RequestState, now: float, *, held_by: Holders = BOTH) -> None:
         """Forget a request, and have its workers drop what they hold of it."""
         if state.phase is Phase.QUEUED:
             self.queue.remove(state)
         else:
             self.drop_move(state, outcome=MoveOutcome.ENDED)
-            if holds:
-                self._withdraw(state, decode_holds=decode_holds)
+            self._withdraw(state, held_by)
             del self._current[state.attempt]
         state.enter(Phase.ENDED, now)
         del self.requests[state.request_id]
@@ -260,18 +259,18 @@ class Attempts:
         self._current[state.attempt] = state
         prefill.charged[state.attempt] = prefill.blocks_for(state.num_tokens)
 
-    def _withdraw(self, state: RequestState, *, decode_holds: bool) -> None:
-        if state.phase is Phase.RESERVING:
-            # The prefill worker was never told of the attempt, so it will not report its end.
-            if prefill := self._fleet.worker(state.prefill_id):
-                prefill.charged.pop(state.attempt, None)
-        elif state.phase in (Phase.PREFILLING, Phase.HANDING_OFF):
-            self._outbox.send(state.prefill_id, m.CancelPrefill(state.attempt))
-        if state.decode_id is None or not decode_holds:
-            return
-        early = state.phase in (Phase.RESERVING, Phase.PREFILLING)
-        command = m.Revoke(state.attempt) if early else m.Evict(state.attempt)
-        self._outbox.send(state.decode_id, command)
+    def _withdraw(self, state: RequestState, held_by: Holders) -> None:
+        if Pool.PREFILL in held_by:
+            if state.phase is Phase.RESERVING:
+                # The prefill worker was never told of the attempt, so it will not report its end.
+                if prefill := self._fleet.worker(state.prefill_id):
+                    prefill.charged.pop(state.attempt, None)
+            elif state.phase in (Phase.PREFILLING, Phase.HANDING_OFF):
+                self._outbox.send(state.prefill_id, m.CancelPrefill(state.attempt))
+        if Pool.DECODE in held_by and state.decode_id is not None:
+            early = state.phase in (Phase.RESERVING, Phase.PREFILLING)
+            command = m.Revoke(state.attempt) if early else m.Evict(state.attempt)
+            self._outbox.send(state.decode_id, command)
 
     def _emit(self, state: RequestState, tokens: tuple[int, ...]) -> None:
         self._outbox.put(Emit(state.request_id, Output(0, tokens)))

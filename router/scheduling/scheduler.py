@@ -174,7 +174,7 @@ class Scheduler:
                 worker.charged.pop(attempt, None)
                 if state := self._attempts.current(attempt, Phase.RESERVING):
                     state.found_no_room(now)
-                    self._attempts.set_back(state, Setback.REFUSED, "", now, decode_holds=False)
+                    self._attempts.set_back(state, Setback.REFUSED, "", now, held_by=(Pool.PREFILL,))
                 else:
                     self._draining.move_failed(attempt, now, target_holds=False)
             case m.FirstToken(attempt, position):
@@ -229,7 +229,7 @@ class Scheduler:
         if reason is m.ReleaseReason.HANDOFF_FAILED and detail == m.CONNECTION_ENDED:
             self._suspect(state.prefill_id)
         words = f"decode worker {state.decode_id}: {reason}{': ' + detail if detail else ''}"
-        self._attempts.set_back(state, setback, words, now, decode_holds=False)
+        self._attempts.set_back(state, setback, words, now, held_by=(Pool.PREFILL,))
 
     def _suspect(self, worker_id: str | None) -> None:
         if worker := self.fleet.worker(worker_id):
