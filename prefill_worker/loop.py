@@ -6,6 +6,9 @@ A prompt's life:
         ─► handing off (the rest is pushed) ─► ended: blocks free, PrefillEnded out
 
 It ends early when the router cancels, the receiver stops or refuses, or the pair breaks.
+
+Prompts are served in the order of their requests' first arrival. The reservation of one that waits for others
+here is renewed between two steps, each of which is far shorter than the life of a reservation.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ from twinpool.types import finish_reason
 
 log = logging.getLogger(__name__)
 IDLE_WAIT_S = 0.25
+RENEWALS_PER_TTL = 3
+"""A word that is late, or a step that is long, costs no reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,13 @@ Message = Prefill | CancelPrefill | PairWord | CancelAll | Audit | Stop
 
 @dataclass(frozen=True, slots=True)
 class PrefillLimits:
-    """budget_tokens: most tokens in one step. accept_timeout_s: how long a prompt waits for `accepted`."""
+    """budget_tokens: most tokens in one step.
+
+    reservation_ttl_s: how long a reservation lives without progress, and a prompt waits for `accepted`.
+    """
 
     budget_tokens: int
-    accept_timeout_s: float
+    reservation_ttl_s: float
 
 
 class PrefillLoop:
@@ -89,6 +97,7 @@ class PrefillLoop:
         self._pulse = pulse
         self._eos_token_ids = eos_token_ids
         self._publish = publish
+        # The oldest request's first.
         self._prompts: dict[str, Prompt] = {}
         self._stopping = False
 
@@ -101,7 +110,9 @@ class PrefillLoop:
             for message in self._inbox.take(0.0 if busy else IDLE_WAIT_S):
                 self._hear(message)
             self._read_step()
-            self._expire(time.monotonic())
+            now = time.monotonic()
+            self._expire(now)
+            self._renew(now)
 
     def load(self) -> LoadReport:
         """Counts now; approximate when called from another thread."""
@@ -150,6 +161,7 @@ class PrefillLoop:
         sender = self._senders.get(command.decode) if command.decode else None
         prompt = Prompt.of(command, sender, time.monotonic())
         self._prompts[command.attempt] = prompt
+        self._prompts = dict(sorted(self._prompts.items(), key=lambda item: item[1].command.arrival))
         num_tokens = len(prompt.token_ids)
         if not 0 < num_tokens <= self._pool.num_blocks * self._block_size:
             # It would wait for blocks for ever, and everybody behind it.
@@ -166,7 +178,7 @@ class PrefillLoop:
             self._end(prompt, PrefillOutcome.STOPPED)
 
     def _give_blocks(self) -> None:
-        """Blocks for waiting prompts, first come first served: none overtakes one that does not fit yet."""
+        """Blocks for waiting prompts, the oldest first: none overtakes one that does not fit yet."""
         for prompt in self._prompts.values():
             if prompt.blocks:
                 continue
@@ -223,6 +235,7 @@ class PrefillLoop:
             if not pushed:
                 return  # stopped: the transport has posted, or will post, why
             prompt.num_pushed += len(blocks)
+            prompt.renewed_at = time.monotonic()
         if prompt.num_remaining == 0 and prompt.sender.written(prompt.attempt):
             self._end(prompt, PrefillOutcome.DONE)
 
@@ -230,9 +243,17 @@ class PrefillLoop:
         for prompt in list(self._prompts.values()):
             if prompt.sender is None or prompt.accepted:
                 continue
-            if now - prompt.started_at > self._limits.accept_timeout_s:
+            if now - prompt.started_at > self._limits.reservation_ttl_s:
                 self._stop_sender(prompt)
                 self._end(prompt, PrefillOutcome.PAIR_LOST, "the decode worker did not answer `begin`")
+
+    def _renew(self, now: float) -> None:
+        """Keep the reservations of prompts of which nothing could be pushed for a while."""
+        silence_s = self._limits.reservation_ttl_s / RENEWALS_PER_TTL
+        for prompt in self._prompts.values():
+            if prompt.sender is not None and prompt.accepted and now - prompt.renewed_at >= silence_s:
+                prompt.renewed_at = now
+                prompt.sender.renew(prompt.attempt)
 
     def _fail(self, prompt: Prompt, error: Exception) -> None:
         self._stop_sender(prompt)

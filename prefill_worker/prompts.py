@@ -15,12 +15,14 @@ class Prompt:
 
     token_ids: prompt and token log, which are read alike. num_computed: tokens whose keys and values are
     in `blocks`. num_pushed: blocks already copied to the decode worker. accepted: the reservation is open.
+    renewed_at: when the decode worker was last given a sign of life of it.
     """
 
     command: Prefill
     token_ids: tuple[int, ...]
     sender: HandoffSender | None
     started_at: float
+    renewed_at: float
     blocks: tuple[int, ...] = ()
     num_computed: int = 0
     num_pushed: int = 0
@@ -29,7 +31,7 @@ class Prompt:
     @classmethod
     def of(cls, command: Prefill, sender: HandoffSender | None, now: float) -> Prompt:
         """A prompt not yet read."""
-        return cls(command, command.prompt_ids + command.output_ids, sender, now)
+        return cls(command, command.prompt_ids + command.output_ids, sender, now, renewed_at=now)
 
     @property
     def attempt(self) -> str:

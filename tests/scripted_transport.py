@@ -152,6 +152,9 @@ class ScriptedSender:
             return planned is not None and planned.fault is Fault.DROP
         return self._real.push(attempt, source_blocks, first)
 
+    def renew(self, attempt: str) -> None:
+        self._real.renew(attempt)
+
     def written(self, attempt: str) -> bool:
         planned = self._script.take("written", attempt)
         if not self._suffers(planned):

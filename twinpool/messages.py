@@ -53,7 +53,10 @@ class LeavePair:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Read prompt and token log, choose the next token, hand the cache to `decode` (None: no hand-off)."""
+    """Read prompt and token log, choose the next token, hand the cache to `decode` (None: no hand-off).
+
+    arrival: the request's place among all by first arrival, kept when it resumes; the lower is the older.
+    """
 
     attempt: str
     choice_index: int
@@ -61,6 +64,7 @@ class Prefill:
     output_ids: tuple[int, ...]
     params: RowParams
     decode: str | None
+    arrival: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ class Attempts:
             output_ids=tuple(state.log),
             params=request.params,
             decode=decode.incarnation if decode else None,
+            arrival=state.arrival,
         )
         self._outbox.send(state.prefill_id, command)
         state.enter(Phase.PREFILLING, now)

@@ -36,6 +36,9 @@ class FakeSender:
     def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
         raise NotImplementedError
 
+    def renew(self, attempt: str) -> None:
+        raise NotImplementedError
+
     def written(self, attempt: str) -> bool:
         raise NotImplementedError
 

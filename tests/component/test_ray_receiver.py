@@ -165,6 +165,17 @@ def test_failed_push_is_not_counted() -> None:
     assert events.last_words("a") == ["stopped"]
 
 
+def test_renewal_is_progress_until_the_attempt_ends() -> None:
+    events = ReceiverLog(blocks={"a": (4,)})
+    sender = Sender(listening(events))
+    assert sender.say("begin", "a")
+    assert sender.say("renew", "a") != STOPPED
+    assert events.heard()[-1] == ("progress", WRITER, "a")
+    sender.say("stopped", "a")
+    assert sender.say("renew", "a") == STOPPED
+    assert events.heard()[-1] == ("stopped", WRITER, "a")
+
+
 def test_words_of_a_pair_that_is_not_joined_come_to_nothing() -> None:
     events = ReceiverLog(blocks={"a": (4,)})
     receiver = listening(events)

@@ -208,6 +208,14 @@ def test_revoked_blocks_are_free_at_once_and_late_chunks_are_dropped(pair: RayPa
     assert not sender.written("a")
 
 
+def test_renewal_of_a_revoked_reservation_is_told_to_stop(pair: RayPair) -> None:
+    sender = pair.connect()
+    pair.begin(sender, "a", 2)
+    ask(pair.actor.give_up.remote("a"))
+    sender.renew("a")
+    pair.log.heard.wait_for(("stop", "a"))
+
+
 def test_sender_that_gives_up_frees_the_blocks(pair: RayPair) -> None:
     sender = pair.connect()
     pair.begin(sender, "a", 2)

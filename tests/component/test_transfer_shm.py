@@ -95,7 +95,8 @@ def test_begin_is_refused_without_a_reservation_for_this_writer(bench: ShmBench,
     assert not sender.written("a")
 
 
-def test_progress_renews_the_reservation(bench: ShmBench) -> None:
+@pytest.mark.parametrize("word", ["push", "renew"])
+def test_progress_renews_the_reservation(bench: ShmBench, word: str) -> None:
     blocks, receiver = bench.decode()
     log = SenderLog()
     sender = bench.connect(receiver, log)
@@ -104,7 +105,10 @@ def test_progress_renews_the_reservation(bench: ShmBench) -> None:
     log.heard.wait_for(("accepted", "a"))
     for index in range(3):
         blocks.now += 0.75
-        assert sender.push("a", [index], index)
+        if word == "push":
+            assert sender.push("a", [index], index)
+        else:
+            sender.renew("a")
         sender.begin(f"after {index}")  # refused; messages keep their order, so the progress was heard
         log.heard.wait_for(("refused", f"after {index}"))
         blocks.custody.expire()

@@ -241,7 +241,7 @@ async def test_prompt_whose_reservation_expired_in_the_queue_is_dropped(router: 
 
 
 async def test_prompt_without_a_pair_is_lost(router: RouterDouble) -> None:
-    router.prefill.send(Prefill("a", 0, SHORT.prompt_ids, (), greedy(4), "decode-0-other"))
+    router.prefill.send(Prefill("a", 0, SHORT.prompt_ids, (), greedy(4), "decode-0-other", 1))
     ended = await router.prefill.event(PrefillEnded, "a")
     assert (ended.outcome, ended.detail) == (PrefillOutcome.PAIR_LOST, "no pair with decode-0-other")
 

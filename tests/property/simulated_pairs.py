@@ -67,6 +67,10 @@ class Connection:
         self.words.append(("progress", attempt, 0))
         return True
 
+    def renew(self, attempt: str) -> None:
+        if attempt in self.open:
+            self.words.append(("progress", attempt, 0))
+
     def written(self, attempt: str) -> bool:
         return self._last_word("written", attempt)
 

@@ -15,7 +15,7 @@ PARAMS = RowParams(9, seed=7)
 def prompt_of(num_prompt: int, num_outputs: int = 0) -> Prompt:
     """A prompt of tokens 0, 1, 2, …, the last of them its token log."""
     tokens = tuple(range(num_prompt + num_outputs))
-    return Prompt.of(Prefill("a", 2, tokens[:num_prompt], tokens[num_prompt:], PARAMS, "d"), None, 0.0)
+    return Prompt.of(Prefill("a", 2, tokens[:num_prompt], tokens[num_prompt:], PARAMS, "d", 1), None, 0.0)
 
 
 def test_the_token_log_is_read_after_the_prompt_and_the_next_token_drawn_behind_both() -> None:

@@ -24,7 +24,7 @@ LIVE = [phase for phase in Phase if phase is not Phase.ENDED]
 def test_a_request_lives_from_arrival_to_eviction() -> None:
     fleet = SmallFleet()
     assert fleet.arrives(request()) == [Send("d0", m.Reserve("try-1", 6, "p0-1", 30.0))]
-    assert fleet.grants() == [Send("p0", m.Prefill("try-1", 0, PROMPT, (), PARAMS, "d0-1"))]
+    assert fleet.grants() == [Send("p0", m.Prefill("try-1", 0, PROMPT, (), PARAMS, "d0-1", 1))]
     assert fleet.reads(21) == [
         Emit("r", Output(0, (21,))),
         Send("d0", m.Admit("try-1", 0, 5, (21,), PARAMS)),
@@ -56,7 +56,7 @@ def test_one_step_carries_the_tokens_of_many_requests() -> None:
 
 def test_a_single_token_needs_no_reservation_and_no_decode_worker() -> None:
     fleet = SmallFleet()
-    prefill = m.Prefill("try-1", 0, PROMPT, (), RowParams(1, seed=5), None)
+    prefill = m.Prefill("try-1", 0, PROMPT, (), RowParams(1, seed=5), None, 1)
     assert fleet.arrives(request(max_tokens=1)) == [Send("p0", prefill)]
     (last,) = fleet.reads(21, FinishReason.LENGTH)
     assert last == Emit("r", Output(0, (21,), Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", None))))
@@ -280,7 +280,7 @@ def test_a_request_whose_reservation_is_gone_is_prefilled_again_with_its_log(
         SetBack("r", setback, resumed=bool(log)),
         Send("d0", m.Reserve("try-2", 6 + len(log), "p0-1", 30.0)),
     ]
-    assert fleet.grants("try-2") == [Send("p0", m.Prefill("try-2", 0, PROMPT, log, PARAMS, "d0-1"))]
+    assert fleet.grants("try-2") == [Send("p0", m.Prefill("try-2", 0, PROMPT, log, PARAMS, "d0-1", 1))]
     commands = fleet.reads(22, attempt="try-2", position=len(log))
     assert emitted(commands) == [Output(0, (22,))]
     assert sent(commands, "d0") == [m.Admit("try-2", 0, 5, (*log, 22), PARAMS)]
@@ -307,7 +307,7 @@ def test_a_resume_with_one_token_left_needs_no_decode_worker() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.HANDING_OFF, max_tokens=2)
     commands = fleet.releases(ReleaseReason.EXPIRED)
-    prefill = m.Prefill("try-2", 0, PROMPT, (21,), RowParams(2, seed=5), None)
+    prefill = m.Prefill("try-2", 0, PROMPT, (21,), RowParams(2, seed=5), None, 1)
     assert commands == [
         Send("p0", m.CancelPrefill("try-1")),
         SetBack("r", Setback.HANDOFF_FAILED, resumed=True),

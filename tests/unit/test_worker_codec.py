@@ -23,7 +23,7 @@ from twinpool.v1 import worker_pb2 as pb
 
 COMMANDS: tuple[type, ...] = get_args(m.Command)
 EVENTS: tuple[type, ...] = get_args(m.Event)
-WIDE = {"seed", "kv_bytes", "num_bytes", "step", "rss_bytes"}
+WIDE = {"seed", "arrival", "kv_bytes", "num_bytes", "step", "rss_bytes"}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 

@@ -226,7 +226,7 @@ class Reservations:
         return held.blocks
 
     def progress(self, attempt: str, writer: str, now: float) -> None:
-        """The writer is alive and writing; renews the expiry."""
+        """The writer is alive, and writes or will; renews the expiry."""
         if self.blocks(attempt, writer) is not None:
             held = self._held[attempt]
             held.expires_at = now + held.ttl_s

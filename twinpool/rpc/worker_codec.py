@@ -244,6 +244,7 @@ def _prefill_to_pb(prefill: m.Prefill) -> pb.Prefill:
         output_ids=prefill.output_ids,
         params=_params_to_pb(prefill.params),
         decode=prefill.decode or "",
+        arrival=prefill.arrival,
     )
 
 
@@ -255,6 +256,7 @@ def _prefill_from_pb(prefill: pb.Prefill) -> m.Prefill:
         tuple(prefill.output_ids),
         _params_from_pb(prefill.params),
         prefill.decode or None,
+        prefill.arrival,
     )
 
 

@@ -5,6 +5,7 @@ Who speaks, in order, for one attempt:
     sender                                   receiver
       begin  ───────────────────────────────►  accepted | refused
       push   (blocks, in any order) ────────►  renews the reservation's expiry
+      renew  (where there is none to push) ─►  the same
       written | stopped ────────────────────►  the sender's last word; no byte follows it
              ◄──────────────────────────────  stop (at any time; answered by one of the last words)
 
@@ -63,6 +64,10 @@ class HandoffSender(Protocol):
         """
         ...
 
+    def renew(self, attempt: str) -> None:
+        """Say that blocks will follow, so that the reservation does not expire; only after `accepted`."""
+        ...
+
     def written(self, attempt: str) -> bool:
         """All blocks are pushed; False if it was stopped before."""
         ...
@@ -84,7 +89,7 @@ class ReceiverEvents(Protocol):
         ...
 
     def progress(self, writer: str, attempt: str) -> None:
-        """Blocks have arrived."""
+        """Blocks have arrived, or will."""
         ...
 
     def written(self, writer: str, attempt: str, num_blocks: int, checksums: Sequence[int]) -> None:

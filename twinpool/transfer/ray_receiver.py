@@ -63,7 +63,7 @@ class RayReceiver:
         self._arriving: dict[tuple[str, str], _Arriving] = {}
 
     def stop(self, writer: str, attempt: str) -> None:
-        """No message is needed: the attempt's next push is told."""
+        """No message is needed: the attempt's next push or renewal is told."""
         self._stopped(writer, attempt)
 
     def close(self) -> None:
@@ -97,6 +97,8 @@ class RayReceiver:
                 return self._begin(writer, *rest)
             case "push":
                 return self._push(writer, *rest)
+            case "renew":
+                return self._renew(writer, *rest)
             case "written":
                 return self._written(writer, *rest)
             case "stopped":
@@ -161,6 +163,14 @@ class RayReceiver:
                     arriving.num_blocks += len(chunk)
                 ended = self._take_if_ended(arriving)
             self._report(arriving, ended)
+        return ""
+
+    def _renew(self, writer: str, attempt: str) -> str:
+        with self._lock:
+            arriving = self._arriving.get((writer, attempt))
+            if arriving is None or arriving.stopped:
+                return STOPPED
+        self._events.progress(writer, attempt)
         return ""
 
     def _copy(self, arriving: _Arriving, first: int, chunk: Chunk) -> None:

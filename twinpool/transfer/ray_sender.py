@@ -99,6 +99,10 @@ class RaySender:
         self._words.put(_Word("push", attempt, (first,), chunk))
         return True
 
+    def renew(self, attempt: str) -> None:
+        if attempt in self._handoffs:
+            self._words.put(_Word("renew", attempt))
+
     def written(self, attempt: str) -> bool:
         with self._lock:
             handoff = self._handoffs.pop(attempt, None)
@@ -169,7 +173,7 @@ class RaySender:
             self._begun(attempt)
         elif word == "begin" and self._forget(attempt):
             self._events.refused(attempt)
-        elif word == "push" and answer == STOPPED and self._forget(attempt):
+        elif word in ("push", "renew") and answer == STOPPED and self._forget(attempt):
             self._events.stop_requested(attempt)
 
     def _begun(self, attempt: str) -> None:

@@ -93,6 +93,10 @@ class ShmSender:
                     handoff.checksums[index] = self._source.block_checksum(block)
             return self._send({"progress": attempt})
 
+    def renew(self, attempt: str) -> None:
+        if attempt in self._handoffs:
+            self._send({"progress": attempt})
+
     def written(self, attempt: str) -> bool:
         handoff = self._handoffs.get(attempt)
         if handoff is None:

@@ -1,0 +1,155 @@
+"""The prefill loop without a model: prompts that wait for others keep their reservations and their places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from decode_worker.custody import Custody
+from prefill_worker import loop
+from prefill_worker.loop import Message, PrefillLimits, PrefillLoop, Stop
+from twinpool.config import HandoffConfig
+from twinpool.engine.batch import PrefillChunk
+from twinpool.engine.runner import Engine
+from twinpool.inbox import Inbox
+from twinpool.kv.blocks import BlockPool
+from twinpool.kv.layout import KvLayout
+from twinpool.messages import (
+    Event,
+    FirstToken,
+    Prefill,
+    PrefillEnded,
+    PrefillOutcome,
+    Reserve,
+    Written,
+)
+from twinpool.pulse import Pulse
+from twinpool.transfer.pairs import Accepted, Ended, Ending
+from twinpool.types import RowParams
+
+LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=2, dtype="float32")
+WRITER, DECODE = "p0-1", "d0-1"
+TTL_S = 30.0
+TOKEN_S = 1.0
+"""What the engine takes for each token."""
+BUDGET_TOKENS = 4
+NUM_TOKENS = 10
+"""Of each prompt."""
+
+
+class DirectSender:
+    """A sender whose words reach a decode worker's custody at once."""
+
+    transport = "direct"
+
+    def __init__(self, custody: Custody, inbox: Inbox[Message]) -> None:
+        self._custody = custody
+        self._inbox = inbox
+        self._num_pushed: dict[str, int] = {}
+
+    def begin(self, attempt: str) -> None:
+        accepted = self._custody.begin(WRITER, attempt) is not None
+        self._inbox.post(Accepted(attempt) if accepted else Ended(attempt, Ending.REFUSED))
+        self._num_pushed[attempt] = 0
+
+    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
+        self._num_pushed[attempt] += len(source_blocks)
+        self._custody.progress(WRITER, attempt)
+        return True
+
+    def renew(self, attempt: str) -> None:
+        self._custody.progress(WRITER, attempt)
+
+    def written(self, attempt: str) -> bool:
+        self._custody.written(WRITER, attempt, self._num_pushed[attempt], ())
+        return True
+
+    def stopped(self, attempt: str) -> None:
+        self._custody.stopped(WRITER, attempt)
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Bench:
+    """A loop over so many blocks of two tokens, and the custody of a decode worker that it hands off to.
+
+    now: on the clock of both, which runs only while the engine computes. It draws each prompt's first id.
+    """
+
+    def __init__(self, num_blocks: int = 100) -> None:
+        self.now = 0.0
+        self.inbox: Inbox[Message] = Inbox()
+        self.events: list[Event] = []
+        self._num_running = 0
+        self.custody = Custody(
+            BlockPool(1000),
+            LAYOUT,
+            HandoffConfig(),
+            Pulse(),
+            checksum=lambda block: block,
+            enter=lambda row: None,
+            publish=self.publish,
+            clock=lambda: self.now,
+        )
+        self.storage = SimpleNamespace(layout=LAYOUT)
+        self.loop = PrefillLoop(
+            cast("Engine", self),
+            BlockPool(num_blocks),
+            self.inbox,
+            {DECODE: DirectSender(self.custody, self.inbox)},
+            PrefillLimits(BUDGET_TOKENS, TTL_S),
+            Pulse(),
+            eos_token_ids=frozenset(),
+            publish=self.publish,
+        )
+
+    def publish(self, event: Event) -> None:
+        self.events.append(event)
+        self._num_running -= isinstance(event, PrefillEnded)
+        if not self._num_running:
+            self.inbox.post(Stop())
+
+    def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
+        """Engine."""
+        self.now += TOKEN_S * sum(len(chunk.token_ids) for chunk in chunks)
+        self.custody.expire()
+        return [chunk.token_ids[0] if chunk.sample else None for chunk in chunks]
+
+    def read(self, *arrivals: int) -> None:
+        """Have prompts read, each with its arrival for an attempt and for all its ids."""
+        self._num_running = len(arrivals)
+        for arrival in arrivals:
+            attempt, prompt_ids = str(arrival), (arrival,) * NUM_TOKENS
+            self.custody.reserve(Reserve(attempt, NUM_TOKENS + 1, WRITER, TTL_S))
+            self.inbox.post(Prefill(attempt, 0, prompt_ids, (), RowParams(9), DECODE, arrival))
+        self.events.clear()
+        self.loop.run()
+
+    def outcomes(self) -> dict[str, PrefillOutcome]:
+        return {event.attempt: event.outcome for event in self.events if isinstance(event, PrefillEnded)}
+
+    def attempts(self, kind: type[FirstToken] | type[Written]) -> list[str]:
+        """In the order of these events."""
+        return [event.attempt for event in self.events if isinstance(event, kind)]
+
+
+@pytest.fixture(params=[100, 7], ids=["blocks for all", "blocks for one"])
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(num_blocks=request.param)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: bench.now))
+    return bench
+
+
+def test_prompts_that_wait_for_others_keep_their_reservations(bench: Bench) -> None:
+    bench.read(*range(1, 9))
+    assert bench.now > 2 * TTL_S
+    assert bench.attempts(Written) == list("12345678")
+
+
+def test_the_request_that_arrived_first_is_read_first_whenever_it_comes(bench: Bench) -> None:
+    bench.read(3, 1, 2)
+    assert bench.attempts(FirstToken) == ["1", "2", "3"]
