@@ -6,6 +6,7 @@
 
 It never waits for the router. A row that ends (end of sequence, length) is not stepped again, and keeps its
 blocks until the router evicts it. Paused rows are reported every time; if all are, it reports and idles.
+If the engine fails a step, its rows are stepped one by one, and only those that fail alone are given up.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from decode_worker.batch import Batch, Row, apply_tokens
 from decode_worker.custody import Custody
 from decode_worker.moves import Moves
+from twinpool.engine.apart import step_apart
 from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.reservations import RowReady
@@ -142,14 +144,18 @@ class DecodeLoop:
 
     def _step(self, rows: list[Row]) -> None:
         started = time.monotonic()
-        try:
-            tokens = self._engine.decode([row.next_step() for row in rows])
-        except Exception as error:
-            log.exception("a decode step failed")
-            for row in rows:
-                self._evict(row.attempt, ReleaseReason.FAILED, type(error).__name__)
+        outcomes = step_apart(self._engine.decode, [row.next_step() for row in rows], self._pulse.beat)
+        stepped, tokens = [], []
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                log.error("attempt %s: its step failed", row.attempt, extra={"attempt": row.attempt})
+                self._evict(row.attempt, ReleaseReason.FAILED, type(outcome).__name__)
+            else:
+                stepped.append(row)
+                tokens.append(outcome)
+        if not stepped:
             return
-        row_tokens = apply_tokens(rows, tokens, self._eos_token_ids)
+        row_tokens = apply_tokens(stepped, tokens, self._eos_token_ids)
         self._num_steps += 1
         self._pulse.step_s = time.monotonic() - started
         self._custody.report_step(self._num_steps, row_tokens, self._pulse.step_s)

@@ -5,7 +5,7 @@ A prompt's life:
     waiting (no blocks) ─► reading (chunks; full blocks are pushed once accepted) ─► read: first token out
         ─► handing off (the rest is pushed) ─► ended: blocks free, PrefillEnded out
 
-It ends early when the router cancels, the receiver stops or refuses, or the pair breaks.
+It ends early when the router cancels, the receiver stops or refuses, the pair breaks, or the engine fails.
 
 Prompts are served in the order of their requests' first arrival. The reservation of one that waits for others
 here is renewed between two steps, each of which is far shorter than the life of a reservation.
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from prefill_worker.audit import audit_prefill
 from prefill_worker.chunking import compose_chunks
 from prefill_worker.prompts import Prompt
+from twinpool.engine.apart import step_apart
 from twinpool.engine.runner import Engine
 from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool, Owner, blocks_for
@@ -195,20 +196,22 @@ class PrefillLoop:
         if not step:
             return
         started = time.monotonic()
-        try:
-            tokens = self._engine.prefill([prompt.chunk(size) for prompt, size in step])
-        except Exception as error:
-            log.exception("a prefill step failed")
-            for prompt, _ in step:
-                self._fail(prompt, error)
-            return
+        chunks = [prompt.chunk(size) for prompt, size in step]
+        outcomes = step_apart(self._engine.prefill, chunks, self._pulse.beat)
         step_s = self._pulse.step_s = time.monotonic() - started
-        for (prompt, size), token in zip(step, tokens, strict=True):
+        read = []
+        for (prompt, size), outcome in zip(step, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                log.error("attempt %s: its step failed", prompt.attempt, extra={"attempt": prompt.attempt})
+                self._fail(prompt, outcome)
+                continue
+            read.append(size)
             prompt.num_computed += size
-            if token is not None:
-                self._first_token(prompt, token)
+            if outcome is not None:
+                self._first_token(prompt, outcome)
             self._push(prompt)
-        self._publish(PrefillStep(len(step), sum(size for _, size in step), step_s))
+        if read:
+            self._publish(PrefillStep(len(read), sum(read), step_s))
 
     def _first_token(self, prompt: Prompt, token: int) -> None:
         position = len(prompt.command.output_ids)

@@ -51,7 +51,7 @@ class Bench:
         self.inbox: Inbox[Message] = Inbox()
         self.events: list[Event] = []
         self.stepped: list[list[int]] = []
-        self.fails = False
+        self.fails_at: set[int] = set()
         self.pulse = Pulse()
         self.custody = Custody(
             self.pool,
@@ -84,7 +84,7 @@ class Bench:
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[int]:
         """Engine: every row must have a block for the token that goes into the cache."""
-        if self.fails:
+        if any(row.position in self.fails_at for row in rows):
             raise RuntimeError("as told")
         for row in rows:
             assert row.position < len(row.block_table) * LAYOUT.block_size
@@ -196,12 +196,12 @@ def test_an_audit_finds_a_row_that_its_reservation_does_not_know() -> None:
 
 
 @pytest.mark.parametrize("num_rows", [1, 2])
-def test_a_step_that_fails_costs_its_rows_and_not_the_worker(num_rows: int) -> None:
+def test_rows_that_all_fail_are_given_up_and_the_worker_is_not(num_rows: int) -> None:
     bench = Bench(8)
     for attempt in ("a", "b")[:num_rows]:
         bench.write(attempt, num_prompt=2)
         bench.admit(attempt, num_prompt=2, max_tokens=6)
-    bench.fails = True
+    bench.fails_at = {2}
     bench.react = lambda event: bench.inbox.post(Stop())  # type: ignore[method-assign]
     bench.loop.run()
     assert [type(event) for event in bench.events] == [Released] * num_rows
@@ -209,3 +209,25 @@ def test_a_step_that_fails_costs_its_rows_and_not_the_worker(num_rows: int) -> N
         assert isinstance(event, Released)
         assert (event.reason, event.detail) == (ReleaseReason.FAILED, "RuntimeError")
     assert bench.pool.count(Owner.FREE) == 8
+
+
+def test_a_row_that_makes_the_engine_fail_costs_its_neighbours_no_token() -> None:
+    bench = Bench(20)
+    for attempt, num_prompt in {"a": 2, "poison": 7, "b": 3}.items():
+        bench.write(attempt, num_prompt)
+        bench.admit(attempt, num_prompt, max_tokens=6)
+    bench.fails_at = {8}  # the poison's second step, when the others are at 3 and 4
+
+    def react(event: Event) -> None:
+        lost = isinstance(event, Released) and event.attempt != "poison"
+        if lost or len(bench.tokens("a")) == len(bench.tokens("b")) == 5:
+            bench.inbox.post(Stop())
+
+    bench.react = react  # type: ignore[method-assign]
+    bench.loop.run()
+    assert bench.stepped[:4] == [[2, 7, 3], [3], [4], [4, 5]]
+    assert [token.token for token in bench.tokens("a")] == [3, 4, 5, 6, 7]
+    assert [token.token for token in bench.tokens("b")] == [4, 5, 6, 7, 8]
+    (released,) = [event for event in bench.events if isinstance(event, Released)]
+    assert (released.attempt, released.reason) == ("poison", ReleaseReason.FAILED)
+    assert bench.pulse.turns > len(bench.stepped)  # rows that are stepped alone are signs of life, too

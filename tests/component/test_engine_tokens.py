@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
+from torch import Tensor
 
 from tests.reference import ReferenceCase, reference_case
+from twinpool.engine.apart import step_apart
+from twinpool.engine.attention_plan import DecodeGroup, StepPlan
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
 from twinpool.engine.runner import Engine, cache_layout, set_threads
+from twinpool.engine.torch_attention import TorchAttention
 from twinpool.kv.storage import KvStorage, copy_blocks
 from twinpool.model.config import PreparedModel
+from twinpool.pulse import Pulse
 from twinpool.types import RowParams
 
 NUM_TOKENS = 24
+HALFWAY = 15
+"""Of the model's 30 layers."""
 BLOCK_SIZE = 16
 GREEDY = RowParams(max_tokens=NUM_TOKENS, temperature=0.0)
 CASES = ("1 tokens", "17 tokens", "chat", "257 tokens")
@@ -83,6 +91,25 @@ def test_prompts_together(engine: Engine) -> None:
     outputs = [[token] for token in engine.prefill(chunks) if token is not None]
     decode(engine, cases, outputs, places)
     assert outputs == [list(case.output_ids[:NUM_TOKENS]) for case in cases]
+
+
+def test_prompts_together_where_their_common_steps_fail_halfway(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attend, pulse = TorchAttention.attend, Pulse()
+
+    def fail_halfway(self: TorchAttention, plan: StepPlan, layer: int, *tensors: Tensor) -> None:
+        attend(self, plan, layer, *tensors)
+        num_together = sum(part.num_rows if isinstance(part, DecodeGroup) else 1 for part in plan.parts)
+        if layer == HALFWAY and num_together > 1:
+            raise RuntimeError("as told")
+
+    monkeypatch.setattr(TorchAttention, "attend", fail_halfway)
+    for name in ("prefill", "decode"):
+        apart = partial(step_apart, getattr(engine, name), beat=pulse.beat)
+        monkeypatch.setattr(engine, name, apart)
+    test_prompts_together(engine)
+    assert pulse.turns == len(CASES) * NUM_TOKENS
 
 
 def test_blocks_handed_to_another_storage(engine: Engine, default_model: PreparedModel) -> None:

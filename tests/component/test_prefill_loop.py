@@ -1,4 +1,4 @@
-"""The prefill loop without a model: prompts that wait for others keep their reservations and their places."""
+"""The prefill loop without a model: prompts keep reservations and places, and fail none but themselves."""
 
 from __future__ import annotations
 
@@ -78,10 +78,12 @@ class Bench:
     """A loop over so many blocks of two tokens, and the custody of a decode worker that it hands off to.
 
     now: on the clock of both, which runs only while the engine computes. It draws each prompt's first id.
+    poison: an id at which it fails.
     """
 
     def __init__(self, num_blocks: int = 100) -> None:
         self.now = 0.0
+        self.poison = 0
         self.inbox: Inbox[Message] = Inbox()
         self.events: list[Event] = []
         self._num_running = 0
@@ -115,6 +117,8 @@ class Bench:
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
         """Engine."""
+        if any(self.poison in chunk.token_ids for chunk in chunks):
+            raise RuntimeError("as told")
         self.now += TOKEN_S * sum(len(chunk.token_ids) for chunk in chunks)
         self.custody.expire()
         return [chunk.token_ids[0] if chunk.sample else None for chunk in chunks]
@@ -153,3 +157,12 @@ def test_prompts_that_wait_for_others_keep_their_reservations(bench: Bench) -> N
 def test_the_request_that_arrived_first_is_read_first_whenever_it_comes(bench: Bench) -> None:
     bench.read(3, 1, 2)
     assert bench.attempts(FirstToken) == ["1", "2", "3"]
+
+
+def test_a_prompt_that_makes_the_engine_fail_costs_its_neighbours_nothing(bench: Bench) -> None:
+    bench.poison = 2
+    bench.read(1, 2, 3)
+    failed = {"2": PrefillOutcome.FAILED}
+    assert bench.outcomes() == {"1": PrefillOutcome.DONE, "3": PrefillOutcome.DONE} | failed
+    assert bench.attempts(Written) == ["1", "3"]
+    assert [event.token for event in bench.events if isinstance(event, FirstToken)] == [1, 3]
