@@ -146,7 +146,9 @@ class DecodeWorker:
     def _listen(self, actor_name: str) -> tuple[HandoffEndpoint, HandoffReceiver | None]:
         if self._descriptor is None:
             return HandoffEndpoint(actor_name=actor_name), None
-        receiver = ShmReceiver(self.identity, self._descriptor, self._num_blocks, self.custody)
+        receiver = ShmReceiver(
+            self.identity, self._descriptor, self._num_blocks, self.custody, self.session.fail
+        )
         self.custody.attach(receiver)
         return HandoffEndpoint(receiver.path, actor_name), receiver
 

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from tests.component.handoff_ends import SMALL, WAIT_S, DecodeBlocks, identity, random_storage
+from tests.component.handoff_ends import SMALL, WAIT_S, DecodeBlocks, Heard, identity, random_storage
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
 from twinpool.transfer.framing import receive_frame, send_frame
@@ -22,9 +22,13 @@ WRITER = "prefill-0-bb"
 
 
 class ShmBench:
-    """Receivers and senders of one test; all of them end with it, and leave no thread behind."""
+    """Receivers and senders of one test; all of them end with it, and leave no thread behind.
+
+    failed: what receivers have said of themselves.
+    """
 
     def __init__(self) -> None:
+        self.failed = Heard()
         self._endings: list[Callable[[], None]] = []
         self._others = set(threading.enumerate())
 
@@ -87,7 +91,8 @@ class ShmBench:
     def _receiver(
         self, layout: KvLayout, descriptor: int, num_blocks: int, events: ReceiverEvents
     ) -> ShmReceiver:
-        receiver = ShmReceiver(identity(DECODE, layout), descriptor, num_blocks, events)
+        own = identity(DECODE, layout)
+        receiver = ShmReceiver(own, descriptor, num_blocks, events, self.failed.add)
         self._endings.append(receiver.close)
         return receiver
 

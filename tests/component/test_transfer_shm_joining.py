@@ -194,6 +194,34 @@ def test_accept_survives_an_error_that_passes(bench: ShmBench, monkeypatch: pyte
     bench.connect(receiver, SenderLog())
 
 
+def test_connection_for_which_there_is_no_thread_is_refused_alone(
+    bench: ShmBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = threading.Thread.start, iter([True])
+
+    def fails_once(thread: threading.Thread) -> None:
+        if thread.name == "handoff-from" and next(failures, False):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fails_once)
+    _, receiver = bench.listen(ReceiverLog())
+    with pytest.raises((HandoffRefused, OSError)):
+        bench.connect(receiver, SenderLog())
+    bench.connect(receiver, SenderLog())
+
+
+def test_receiver_that_nobody_can_join_any_more_says_so(
+    bench: ShmBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(sock: socket.socket) -> Any:
+        raise ValueError("as told")
+
+    monkeypatch.setattr(socket.socket, "accept", fail)
+    bench.listen(ReceiverLog())
+    bench.failed.wait_for("its handoff-accept thread failed")
+
+
 # What is left behind.
 
 

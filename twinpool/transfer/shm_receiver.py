@@ -14,12 +14,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twinpool.transfer.framing import bound_sends, receive_frame, send_frame
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffRefused, ReceiverEvents
+from twinpool.worker_threads import WorkerThreads
 
 log = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -34,9 +35,17 @@ class ShmReceiver:
     """The decode side of all `shm` pairs; see `HandoffReceiver`.
 
     descriptor: the pool's shared memory; the caller owns it, and may close it once `close` has returned.
+    failed: told, in words, if nobody can join any more.
     """
 
-    def __init__(self, identity: Identity, descriptor: int, num_blocks: int, events: ReceiverEvents) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        descriptor: int,
+        num_blocks: int,
+        events: ReceiverEvents,
+        failed: Callable[[str], None],
+    ) -> None:
         self.path = f"\0twinpool-{identity.incarnation}"
         self._identity = identity
         self._descriptor = descriptor
@@ -50,7 +59,8 @@ class ShmReceiver:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
         self._listener.listen(BACKLOG)
-        self._acceptor = threading.Thread(target=self._accept, name="handoff-accept", daemon=True)
+        self._acceptor = WorkerThreads(failed)
+        self._acceptor.add("handoff-accept", self._accept)
         self._acceptor.start()
 
     def stop(self, writer: str, attempt: str) -> None:
@@ -65,7 +75,7 @@ class ShmReceiver:
         self._closing.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._acceptor.join(CLOSE_TIMEOUT_S)
+        self._acceptor.join()
         self._listener.close()
         with self._lock:
             connections = list(self._open)
@@ -90,7 +100,15 @@ class ShmReceiver:
             connection = _Connection(sock)
             with self._lock:
                 self._open.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), name="handoff-from", daemon=True).start()
+            thread = threading.Thread(
+                target=self._serve, args=(connection,), name="handoff-from", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # Too many threads: it passes, too, and the sender dials again.
+                log.warning("hand-off connection refused: %s", error)
+                self._forget(connection)
 
     def _serve(self, connection: _Connection) -> None:
         try:
@@ -98,10 +116,13 @@ class ShmReceiver:
             if writer is not None:
                 self._listen_to(writer, connection)
         finally:
-            connection.close()
-            with self._lock:
-                self._open.discard(connection)
-            connection.ended.set()
+            self._forget(connection)
+
+    def _forget(self, connection: _Connection) -> None:
+        connection.close()
+        with self._lock:
+            self._open.discard(connection)
+        connection.ended.set()
 
     def _join(self, connection: _Connection) -> str | None:
         """Shake hands; the writer's incarnation, or None if it was refused."""
