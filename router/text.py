@@ -46,11 +46,16 @@ NewDetokenizer = Callable[[bool], IncrementalText]
 
 
 class TextThreads:
-    """Runs a tokenizer in num_threads threads; past max_waiting calls more are refused (QueueFull)."""
+    """Runs a tokenizer in num_threads threads; past max_waiting calls more are refused (QueueFull).
+
+    A call waits for a thread here and not in the executor, which would keep the text of one whose client has
+    left. One that a thread has begun counts until the thread is done with it, whoever waits for it still.
+    """
 
     def __init__(self, tokenizer: Tokenizer, *, num_threads: int = 2, max_waiting: int = 1024) -> None:
         self._tokenizer = tokenizer
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="text")
+        self._idle = asyncio.Semaphore(num_threads)
         self._max_waiting = max_waiting
         self._num_waiting = 0
 
@@ -76,6 +81,14 @@ class TextThreads:
             raise QueueFull(f"{self._num_waiting} texts wait to be tokenized", retry_after_s=1.0)
         self._num_waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        finally:
+            await self._idle.acquire()
+        except asyncio.CancelledError:
             self._num_waiting -= 1
+            raise
+        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        running.add_done_callback(self._ended)
+        return await asyncio.shield(running)
+
+    def _ended(self, _: asyncio.Future[T]) -> None:
+        self._idle.release()
+        self._num_waiting -= 1
