@@ -118,8 +118,7 @@ class RunningDispatcher:
     def submit(self, request: Request) -> OutputStream:
         """Queue a request; see `Dispatcher.submit`."""
         if request.pair is None:
-            self._check_open()
-            self._check_queue(len(request.prompt_ids))
+            self.require_room(len(request.prompt_ids))
         if request.request_id in self._streams:
             raise DuplicateRequestId(f"request {request.request_id!r} is in flight")
         stream = OutputStream(left=lambda: self._left(request.request_id))
@@ -127,6 +126,11 @@ class RunningDispatcher:
         self._observations.arrived(request, self._clock())
         self._feed(Arrived(request))
         return stream
+
+    def require_room(self, num_tokens: int = 1) -> None:
+        """Refuse what cannot be queued now; see `Dispatcher.require_room`."""
+        self._check_open()
+        self._check_queue(num_tokens)
 
     def abort(self, request_id: str) -> bool:
         """End a request; see `Dispatcher.abort`."""

@@ -17,11 +17,12 @@ from twinpool.types import ModelCard
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Checks, tokenizes and completes requests. max_request_tokens: as `Dispatcher.max_request_tokens`."""
+    """Checks, tokenizes and completes requests. max_request_tokens, require_room: the `Dispatcher`'s."""
 
     card: ModelCard
     text: TextThreads
     max_request_tokens: Callable[[], int]
+    require_room: Callable[[], None]
 
     @property
     def limits(self) -> Limits:
@@ -36,7 +37,9 @@ class Door:
             raise ModelNotFound(f"model {name[:128]!r} is not served here; {self.card.name!r} is")
 
     async def admit(self, asked: GenerationAsked, request_id: str) -> Request:
-        """Make a request; raises InvalidRequest, ModelNotFound or, while texts are swamped, QueueFull."""
+        """Make a request. Raises InvalidRequest, ModelNotFound and, before a text is tokenized in vain, what
+        `require_room` raises; QueueFull also while texts are swamped.
+        """
         self.check_model(asked.model)
         prompt_field = admission.check_prompt(asked.prompt, self.limits)
         prompt_ids = await self._prompt_ids(asked.prompt)
@@ -52,8 +55,10 @@ class Door:
     async def _prompt_ids(self, prompt: Prompt | None) -> tuple[int, ...]:
         match prompt:
             case TextPrompt(text):
+                self.require_room()
                 return await self.text.encode(text, add_special_tokens=True)
             case Conversation(turns):
+                self.require_room()
                 return await self.text.encode_chat(turns)
             case TokenPrompt(ids):
                 return ids

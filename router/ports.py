@@ -168,6 +168,10 @@ class Dispatcher(Protocol):
         """
         ...
 
+    def require_room(self) -> None:
+        """Raise what `submit` would raise now for a request of one token; so that nothing is spent on it."""
+        ...
+
     def abort(self, request_id: str) -> bool:
         """End a request with FinishReason.ABORT; False if no such request is in flight."""
         ...

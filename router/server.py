@@ -115,7 +115,7 @@ def build_server(
 ) -> RouterServer:
     """Put the shell around a dispatcher together. Every argument outlives the server. options: gRPC's."""
     text = TextThreads(tokenizer)
-    door = Door(card, text, dispatcher.max_request_tokens)
+    door = Door(card, text, dispatcher.max_request_tokens, dispatcher.require_room)
     calls = OpenCalls()
     return RouterServer(
         inference=InferenceService(dispatcher, door, new_detokenizer, metrics),

@@ -115,9 +115,12 @@ class FakeDispatcher:
     aborted: list[str] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def submit(self, request: Request) -> Outputs:
+    def require_room(self) -> None:
         if self.refusal is not None:
             raise self.refusal
+
+    def submit(self, request: Request) -> Outputs:
+        self.require_room()
         old = self.streams.get(request.request_id)
         if old is not None and not old.closed.is_set():
             raise DuplicateRequestId(f"request {request.request_id!r} is in flight")

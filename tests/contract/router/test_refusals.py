@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -10,7 +11,7 @@ import pytest
 from google.rpc import error_details_pb2
 
 from router.limits import MAX_BYTES_PER_TOKEN
-from tests.contract.router.fakes import CARD, FakeStream
+from tests.contract.router.fakes import CARD, ByteTokenizer, FakeStream
 from tests.contract.router.shell import (
     Shell,
     detail,
@@ -18,6 +19,7 @@ from tests.contract.router.shell import (
     fields_of,
     reason_of,
     rich_status,
+    running_shell,
     token_prompt,
 )
 from twinpool import errors
@@ -192,6 +194,35 @@ async def test_a_full_queue_says_when_to_come_back_both_ways(shell: Shell) -> No
     assert retry.retry_delay.ToMilliseconds() == 1500
     assert dict(error.trailing_metadata() or ())["grpc-retry-pushback-ms"] == "1500"
     assert shell.count("admission_rejections_total", reason="queue_full") == 1
+
+
+class CountingTokenizer(ByteTokenizer):
+    """Counts the texts that it is given."""
+
+    def __init__(self) -> None:
+        self.num_texts = 0
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        self.num_texts += 1
+        return super().encode(text, add_special_tokens)
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        self.num_texts += 1
+        return super().apply_chat_template(messages)
+
+
+async def test_a_full_queue_has_no_text_tokenized_in_vain() -> None:
+    tokenizer = CountingTokenizer()
+    async with running_shell(tokenizer=tokenizer) as shell:
+        shell.dispatcher.refusal = errors.QueueFull("1024 requests wait", retry_after_s=1.5)
+        chat = pb.ChatRequest(messages=[pb.ChatMessage(role="user", content="hello")])
+        calls = (shell.inference.Generate(pb.GenerateRequest(text="hello")), shell.inference.Chat(chat))
+        assert [reason_of(await failure_of(call)) for call in calls] == ["QUEUE_FULL"] * 2
+        assert tokenizer.num_texts == 0
+        shell.dispatcher.refusal = None
+        shell.dispatcher.on_submit = lambda stream: stream.end(65)
+        assert len([message async for message in shell.inference.Chat(chat)]) == 1
+        assert tokenizer.num_texts == 1
 
 
 @pytest.mark.parametrize(
