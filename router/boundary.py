@@ -1,8 +1,8 @@
 """The boundary that every call to our services crosses: parsing, typed errors, slow readers, counts.
 
-A call is: opened -> parsed -> answered -> ended with exactly one status, which is counted. Handlers are
-registered without a deserializer, so that bytes that do not parse become INVALID_ARGUMENT here and not
-UNKNOWN inside gRPC.
+A call is: entered -> read -> opened -> parsed -> answered -> ended with exactly one status, which is counted.
+Handlers are registered without a deserializer, so that bytes that do not parse become INVALID_ARGUMENT here
+and not UNKNOWN inside gRPC. Where there is no room for a call, its message is not read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from router.calls import AWAITED_METHODS, OpenCalls
 from router.errors import CallStatus, call_status
-from twinpool.errors import InvalidRequest, RequestCancelled, ServerDraining, SlowReader
+from twinpool.errors import InvalidRequest, RequestCancelled, ServerDraining, SlowReader, TooManyCalls
 from twinpool.logs import without_words
 
 logger = logging.getLogger(__name__)
@@ -65,31 +65,46 @@ class Boundary(grpc.aio.ServerInterceptor):
         path = handler_call_details.method
         if handler is None or not path.startswith(PREFIX):
             return handler
-        return self._wrapped(handler, method=path.rpartition("/")[2])
+        method = path.rpartition("/")[2]
+        try:
+            self._calls.enter(method)
+        except TooManyCalls as error:
+            return self._refusing(error, method)
+        return self._wrapped(handler, method)
+
+    def _refusing(self, error: TooManyCalls, method: str) -> Handler:
+        async def refuse(_: object, context: Context) -> None:
+            async def answer() -> None:
+                raise error
+
+            await self._guarded(answer(), method, 0, context)
+
+        # gRPC reads the message of a call before it asks the handler, but for one that may have several.
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _wrapped(self, handler: Any, method: str) -> Handler:
         # handler: Any, because grpc's types describe synchronous handlers only.
         async def unary(raw: bytes, context: Context) -> Message | None:
             async def answer() -> Message:
-                self._calls.require_room(method)
+                self._calls.require_bytes()
                 response: Message = await handler.unary_unary(_parsed(handler, raw), context)
                 return response
 
-            return await self._guarded(answer(), method, context)
+            return await self._guarded(answer(), method, len(raw), context)
 
         async def stream(raw: bytes, context: Context) -> None:
             async def answer() -> None:
-                self._calls.require_room(method)
+                self._calls.require_bytes()
                 await self._relay(handler.unary_stream(_parsed(handler, raw), context), context)
 
-            await self._guarded(answer(), method, context)
+            await self._guarded(answer(), method, len(raw), context)
 
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(stream, None, handler.response_serializer)
         return grpc.unary_unary_rpc_method_handler(unary, None, handler.response_serializer)
 
-    async def _guarded(self, answer: Awaitable[T], method: str, context: Context) -> T | None:
-        with self._calls.opened(method) as call:
+    async def _guarded(self, answer: Awaitable[T], method: str, num_bytes: int, context: Context) -> T | None:
+        with self._calls.opened(method, num_bytes) as call:
             try:
                 result = await answer
             except asyncio.CancelledError:

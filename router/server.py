@@ -19,6 +19,7 @@ from router.services.inference import InferenceService
 from router.services.operations import OperationsService
 from router.text import NewDetokenizer, TextThreads, Tokenizer
 from router.transport import SERVER_OPTIONS, Options
+from twinpool.config import RouterConfig
 from twinpool.errors import StartFailed
 from twinpool.types import ModelCard
 from twinpool.v1 import inference_pb2_grpc, operations_pb2_grpc
@@ -110,18 +111,18 @@ def build_server(
     new_detokenizer: NewDetokenizer,
     card: ModelCard,
     metrics: Metrics,
-    slow_reader_s: float,
+    config: RouterConfig,
     options: Options = SERVER_OPTIONS,
 ) -> RouterServer:
     """Put the shell around a dispatcher together. Every argument outlives the server. options: gRPC's."""
     text = TextThreads(tokenizer)
     door = Door(card, text, dispatcher.max_request_tokens, dispatcher.require_room)
-    calls = OpenCalls()
+    calls = OpenCalls(config.queue_max_requests)
     return RouterServer(
         inference=InferenceService(dispatcher, door, new_detokenizer, metrics),
         operations=operations,
         health=Health(),
-        boundary=Boundary(calls, metrics, slow_reader_s),
+        boundary=Boundary(calls, metrics, config.slow_reader_s),
         calls=calls,
         text=text,
         options=options,

@@ -47,7 +47,7 @@ class QueueFull(TwinpoolError):
 
 
 class TooManyCalls(TwinpoolError):
-    """As many calls of this method as may run at one time are running."""
+    """As many calls as may be open at one time are open, or their messages are as large as they may be."""
 
     reason = "TOO_MANY_CALLS"
 

@@ -96,7 +96,7 @@ class ServingSystem:
             new_detokenizer=lambda skip: IncrementalDetokenizer(tokenizer, skip),
             card=card,
             metrics=metrics,
-            slow_reader_s=config.router.slow_reader_s,
+            config=config.router,
         )
         self.inference = self.operations = self.metrics = Address("", 0)
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()

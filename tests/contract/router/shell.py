@@ -25,6 +25,7 @@ from tests.contract.router.fakes import (
     FakePairs,
     FakePools,
 )
+from twinpool.config import RouterConfig
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1.inference_pb2_grpc import InferenceStub
 from twinpool.v1.operations_pb2_grpc import OperationsStub
@@ -69,6 +70,7 @@ async def running_shell(
     *,
     tokenizer: Tokenizer | None = None,
     slow_reader_s: float = 30.0,
+    queue_max_requests: int = 1024,
     operations: Address = ANY_PORT,
     options: Mapping[str, int] = MappingProxyType({}),
 ) -> AsyncIterator[Shell]:
@@ -81,7 +83,7 @@ async def running_shell(
         new_detokenizer=lambda skip_special_tokens: ByteDetokenizer(),
         card=CARD,
         metrics=metrics,
-        slow_reader_s=slow_reader_s,
+        config=RouterConfig(slow_reader_s=slow_reader_s, queue_max_requests=queue_max_requests),
         options=tuple((dict(SERVER_OPTIONS) | dict(options)).items()),
     )
     inference_bound, operations_bound = await server.start(ANY_PORT, operations)
