@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from twinpool.cli.ray_environment import set_ray_environment
 
@@ -18,6 +19,12 @@ pytest.register_assert_rewrite(
 )
 
 from twinpool.cli.cluster import Cluster, ray_cluster  # noqa: E402
+
+# The same cases every time, at whatever speed. `make test ARGS=--hypothesis-profile=default` draws new ones.
+settings.register_profile(
+    "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 _TESTS = Path(__file__).parent
 NUM_WORKERS = 8

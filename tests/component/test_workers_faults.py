@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,13 @@ async def test_transport_with_a_bug_fails_the_prompt_alone(
 
 @pytest.mark.parametrize("admit", [True, False])
 async def test_lost_last_word_expires_the_reservation(
-    workers: RunningWorkers, router: RouterDouble, admit: bool
+    workers: RunningWorkers, router: RouterDouble, admit: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers.script.plan("written", Fault.DROP)
-    attempt = await hand_off(router, ttl_s=0.5, admit=admit)
+    lost = workers.script.plan("written", Fault.DROP)
+    attempt = await hand_off(router, ttl_s=30.0, admit=admit)
+    await reached(lost)
+    assert not router.decode.events_of(Released, attempt)
+    monkeypatch.setattr(workers.decode.custody, "_clock", lambda: time.monotonic() + 31.0)
     assert (await router.decode.event(Released, attempt)).reason is ReleaseReason.EXPIRED
 
 

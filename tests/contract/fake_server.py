@@ -41,12 +41,13 @@ CHUNKS = (
 class FakeInference(InferenceServicer):
     """Streams CHUNKS, but for these prompts.
 
-    endless: one chunk, then silence. cut: no last chunk. fail: the error set as `error`. bare: a status
-    without details. broken: details that are no protobuf. echo: the text comes back as one chunk.
+    endless: one chunk, then silence, and `silent` is set. cut: no last chunk. fail: the error set as `error`.
+    bare: a status without details. broken: details that are no protobuf. echo: the text as one chunk.
     """
 
     def __init__(self) -> None:
         self.requests: list[Message] = []
+        self.silent = threading.Event()
         self.cancelled = threading.Event()
         self.error: TwinpoolError | None = None
 
@@ -119,6 +120,7 @@ class FakeInference(InferenceServicer):
                     yield chunk
 
     async def _until_cancelled(self) -> None:
+        self.silent.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

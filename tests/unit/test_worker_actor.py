@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from twinpool.worker_actor import WorkerActor
 from twinpool.worker_spec import WorkerSpec
 
 WAIT_S = 10.0
+POLL_S = 0.01
 SPEC = WorkerSpec(
     worker_id="decode-0",
     pool=Pool.DECODE,
@@ -26,13 +26,13 @@ SPEC = WorkerSpec(
     threads=1,
     engine=EngineConfig(),
     handoff=HandoffConfig(),
-    orphan_timeout_s=0.05,
+    orphan_timeout_s=60.0,
     secret="a secret",
 )
 
 
 class Build:
-    """Makes a worker that has been alone for 7 s, once it may."""
+    """Makes a worker that has been alone for too long, once it may."""
 
     def __init__(self) -> None:
         self.began = threading.Event()
@@ -41,15 +41,32 @@ class Build:
     def __call__(self, spec: WorkerSpec) -> Any:
         self.began.set()
         assert self.may_end.wait(WAIT_S)
-        session = SimpleNamespace(seconds_alone=lambda: 7.0, make_way=lambda: None)
+        session = SimpleNamespace(seconds_alone=lambda: 2 * SPEC.orphan_timeout_s, make_way=lambda: None)
         return SimpleNamespace(session=session, start=lambda: 4711, stop=lambda: None)
+
+
+class Clock:
+    """Stands still unless the test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(worker_actor, "time", clock)
+    return clock
 
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set once an actor ends itself; nothing else of its process is touched."""
     left = threading.Event()
-    monkeypatch.setattr(worker_actor, "ORPHAN_POLL_S", 0.01)
+    monkeypatch.setattr(worker_actor, "ORPHAN_POLL_S", POLL_S)
     monkeypatch.setattr(worker_actor, "_prepare_process", lambda spec: None)
     monkeypatch.setattr(worker_actor, "_on_sigterm", lambda leave: None)
     monkeypatch.setattr(worker_actor, "_node_address", lambda: "127.0.0.1")
@@ -57,18 +74,21 @@ def left(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return left
 
 
-def test_a_worker_that_nobody_has_load_leaves(left: threading.Event) -> None:
+def test_a_worker_that_nobody_has_load_leaves(left: threading.Event, clock: Clock) -> None:
     WorkerActor(SPEC, Build())
+    clock.now = SPEC.orphan_timeout_s + 1.0
     assert left.wait(WAIT_S)
 
 
-def test_a_worker_that_loads_for_long_stays_until_it_is_loaded_and_alone(left: threading.Event) -> None:
+def test_a_worker_that_loads_for_long_stays_until_it_is_loaded_and_alone(
+    left: threading.Event, clock: Clock
+) -> None:
     build = Build()
     with ThreadPoolExecutor(1) as thread:
         loading = thread.submit(WorkerActor(SPEC, build).load)
         assert build.began.wait(WAIT_S)
-        time.sleep(5 * SPEC.orphan_timeout_s)  # much longer than it would wait for a router
-        assert not left.is_set()
+        clock.now = 100 * SPEC.orphan_timeout_s  # much longer than it would wait for a router
+        assert not left.wait(5 * POLL_S)  # it has looked
         build.may_end.set()
         assert loading.result(WAIT_S)["port"] == 4711
     assert left.wait(WAIT_S)
