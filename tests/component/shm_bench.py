@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from twinpool.transfer.shared_memory import create_shared
 from twinpool.transfer.shm_receiver import ShmReceiver
 from twinpool.transfer.shm_sender import ShmSender, connect_shm
 
-DECODE = "decode-0-aa"
+DECODE = f"decode-0-{secrets.token_hex(4)}"
+"""Names a socket of the whole machine, where the same tests may run twice."""
 WRITER = "prefill-0-bb"
 
 

@@ -15,8 +15,8 @@ from tests.contract.router.raw_client import PATIENCE_S, RawClient, raw_client
 from tests.contract.router.shell import Shell, failure_of, running_shell, token_prompt
 
 FAST_PINGS = {"grpc.http2.min_ping_interval_without_data_ms": 100}
-SHORT_IDLE = {"grpc.max_connection_idle_ms": 1000}
-"""Long enough that a new connection is sure to have its call in time."""
+SHORT_IDLE = {"grpc.max_connection_idle_ms": 300}
+ENOUGH_FOR_A_CALL = {"grpc.max_connection_idle_ms": 1000}
 
 
 async def ping_and_hear(client: RawClient, interval_s: float) -> None:
@@ -67,7 +67,7 @@ def test_a_client_that_pings_every_ten_seconds_is_far_from_a_strike() -> None:
 
 
 async def test_a_connection_without_a_call_is_closed_and_one_with_a_silent_call_is_not() -> None:
-    async with running_shell(options=SHORT_IDLE) as shell, raw_client(shell.address) as busy:
+    async with running_shell(options=ENOUGH_FOR_A_CALL) as shell, raw_client(shell.address) as busy:
         busy.call("Generate", token_prompt())
         stream = await shell.dispatcher.stream("r")
         async with raw_client(shell.address) as idle:

@@ -173,7 +173,7 @@ async def test_a_client_that_leaves_while_its_text_is_tokenized_submits_nothing(
 
 
 async def test_a_slow_reader_is_cut_off_and_its_neighbour_keeps_its_pace() -> None:
-    async with running_shell(slow_reader_s=0.3) as shell:
+    async with running_shell(slow_reader_s=2.0) as shell:
         slow = shell.inference.Generate(token_prompt(request_id="slow"))
         stream = await shell.dispatcher.stream("slow")
         for _ in range(20_000):
