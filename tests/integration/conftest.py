@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.patience import PATIENT
 from tests.integration.running import RunningSystem, quiesce
 from tests.integration.shared_cluster import ServeOnce, SharedCluster, wait_for
 from twinpool.cli.cluster import Cluster
@@ -47,7 +48,7 @@ def configured(
         handoff=HandoffConfig(
             transport=transport, checksum=checksum, quarantine_report_s=quarantine_report_s
         ),
-        router=router or RouterConfig(grace_s=2.0),
+        router=router or PATIENT,
     )
 
 

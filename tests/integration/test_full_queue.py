@@ -9,24 +9,31 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from router.drain_rate import NUM_GAPS
+from tests.faults.plans import Armed, Point
 from tests.integration.conftest import StartSystem
-from tests.integration.running import RunningSystem, quiesce
+from tests.integration.patience import PATIENT_S
+from tests.integration.running import RunningSystem
+from tests.integration.watched import WatchedSystem, start_watched, wait_until
 from twinpool.config import RouterConfig
 from twinpool.errors import QueueFull
 
 MOST_WAITING = 4
-PROMPT = [1] * 250
+PROMPT = [1] * 100
 PATIENCE_S = 90.0
+MOST_RETURNS = 4
+"""A machine may stand still for longer than ever before; each return then waits twice as long."""
 
 
 @pytest.fixture
-def system(start_system: StartSystem) -> Iterator[RunningSystem]:
+def watched(start_system: StartSystem, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedSystem]:
     """Reads one prompt at a time while a few wait."""
-    router = RouterConfig(grace_s=2.0, prefill_max_prompts=1, queue_max_requests=MOST_WAITING)
-    system = start_system(router=router)
-    yield system
-    quiesce(system)
-    system.stop()
+    router = RouterConfig(
+        grace_s=2.0, stuck_after_s=PATIENT_S, prefill_max_prompts=1, queue_max_requests=MOST_WAITING
+    )
+    watched = start_watched(start_system, tmp_path_factory.mktemp("faults") / "one", router=router)
+    yield watched
+    watched.come_to_rest()
+    watched.system.stop()
 
 
 def ask(system: RunningSystem) -> None:
@@ -47,26 +54,39 @@ def ask_politely(system: RunningSystem) -> list[float]:
             return slept
 
 
-def fill(system: RunningSystem, threads: ThreadPoolExecutor) -> list[Future[None]]:
-    """One prompt being read and as many waiting as may."""
-    asked = [threads.submit(ask, system) for _ in range(1 + MOST_WAITING)]
-    deadline = time.monotonic() + PATIENCE_S
-    while system.operations.status().queue.requests < MOST_WAITING:
-        assert time.monotonic() < deadline
-    return asked
+def fill(watched: WatchedSystem, threads: ThreadPoolExecutor) -> tuple[list[Future[None]], Armed]:
+    """As many waiting as may, and one prompt that is being read until it is released."""
+    held = watched.faults.arm(Point.PICKED, num_tokens=len(PROMPT))
+    asked = [threads.submit(ask, watched.system) for _ in range(1 + MOST_WAITING)]
+    held.wait()
+    wait_until(lambda: watched.status().queue.requests == MOST_WAITING)
+    return asked, held
+
+
+def num_refused(system: RunningSystem) -> float:
+    return system.metrics()['twinpool_admission_rejections_total{reason="queue_full"}']
 
 
 @pytest.mark.timeout(300)
-def test_client_that_comes_back_when_it_is_told_to_gets_in(system: RunningSystem) -> None:
-    with ThreadPoolExecutor(2 * (1 + MOST_WAITING)) as threads:
+def test_client_that_comes_back_when_it_is_told_to_gets_in(watched: WatchedSystem) -> None:
+    system, num_clients = watched.system, 2 * (1 + MOST_WAITING)
+    with ThreadPoolExecutor(num_clients) as threads:
         for _ in range(NUM_GAPS // MOST_WAITING):  # until the pace is known
-            for asked in fill(system, threads):
-                asked.result(PATIENCE_S)
-        asked_before = fill(system, threads)
-        slept = ask_politely(system)
-        assert len(slept) == 1
-        assert slept[0] > 0
-        for asked in asked_before:
-            asked.result(PATIENCE_S)
-        crowd = list(threads.map(ask_politely, [system] * 2 * (1 + MOST_WAITING)))
-        assert any(crowd)
+            asked, held = fill(watched, threads)
+            held.release()
+            for each in asked:
+                each.result(PATIENCE_S)
+        asked, held = fill(watched, threads)
+        with pytest.raises(QueueFull) as full:
+            ask(system)
+        held.release()
+        assert full.value.retry_after_s
+        time.sleep(full.value.retry_after_s)
+        assert len(ask_politely(system)) < MOST_RETURNS
+        for each in asked:
+            each.result(PATIENCE_S)
+        before, held = num_refused(system), watched.faults.arm(Point.PICKED, num_tokens=len(PROMPT))
+        crowd = [threads.submit(ask_politely, system) for _ in range(num_clients)]
+        wait_until(lambda: num_refused(system) > before)
+        held.release()
+        assert any(each.result(PATIENCE_S) for each in crowd)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import StartSystem
+from tests.integration.patience import PATIENT_S
 from tests.integration.running import RunningSystem, quiesce
 from tests.reference import reference_case
 from twinpool.cli.app import main
@@ -29,7 +30,8 @@ def commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def system(start_system: StartSystem) -> Iterator[RunningSystem]:
-    system = start_system(prefill=2, decode=2, kv_memory_mib=128, router=RouterConfig(grace_s=20.0))
+    router = RouterConfig(grace_s=20.0, stuck_after_s=PATIENT_S)
+    system = start_system(prefill=2, decode=2, kv_memory_mib=128, router=router)
     yield system
     quiesce(system)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
@@ -10,10 +9,13 @@ from statistics import median
 
 import pytest
 
+from tests.faults.plans import Point
+from tests.integration.conftest import StartSystem
 from tests.integration.running import RunningSystem, quiesce
+from tests.integration.watched import WatchedSystem, start_watched
 from twinpool.client import Options
 from twinpool.errors import DeadlineExceeded
-from twinpool.types import FinishReason, Pool
+from twinpool.types import FinishReason
 
 PROMPT = "The capital of France is"
 NUM_IN_STORM = 100
@@ -22,8 +24,19 @@ EXPIRED = "twinpool_requests_expired_total{"
 NUM_TIMED = 20
 REST = 0.02
 """Share of a request's time that clients may measure and the server not: a few milliseconds of these."""
-LONG_TOKENS = 3000
-"""More than ten times what is read in a step."""
+LONG_TOKENS = 1500
+"""Read in six steps."""
+SHORT_TOKENS = 20
+
+
+@pytest.fixture(scope="module")
+def watched(start_system: StartSystem, tmp_path_factory: pytest.TempPathFactory) -> WatchedSystem:
+    return start_watched(start_system, tmp_path_factory.mktemp("faults") / "one")
+
+
+@pytest.fixture(scope="module")
+def one_pair(watched: WatchedSystem) -> RunningSystem:
+    return watched.system
 
 
 def test_prompt_is_read_by_one_process_and_tokens_are_made_by_another(system: RunningSystem) -> None:
@@ -65,17 +78,26 @@ def test_stream_comes_in_several_chunks_that_make_the_whole(system: RunningSyste
     assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
 
 
-def test_a_short_prompt_does_not_wait_until_a_very_long_one_is_read(system: RunningSystem) -> None:
-    long_one = system.client.generate([1] * LONG_TOKENS, max_tokens=1, temperature=0.0)
-    with ThreadPoolExecutor(1) as thread:
-        first = thread.submit(next, long_one)
-        deadline = time.monotonic() + 30.0
-        while not any(worker.running for worker in system.operations.status().pool(Pool.PREFILL)):
-            assert time.monotonic() < deadline
-        system.client.complete(PROMPT, max_tokens=1, temperature=0.0)
-        assert not first.done()
-        first.result(60.0)
-    long_one.close()
+def test_a_short_prompt_does_not_wait_until_a_very_long_one_is_read(
+    system: RunningSystem, watched: WatchedSystem
+) -> None:
+    arm = watched.faults.arm
+    second, last = (arm(Point.STEP_BEGUN, num_tokens=LONG_TOKENS, nth=nth) for nth in (2, 6))
+    received = arm(Point.RECEIVED, num_tokens=SHORT_TOKENS)
+    with ThreadPoolExecutor(2) as threads:
+        long_one, short = (
+            threads.submit(system.client.complete, [1] * num_tokens, max_tokens=1, timeout=60.0)
+            for num_tokens in (LONG_TOKENS, SHORT_TOKENS)
+        )
+        for armed in (second, received):  # the short one comes while the long one is read
+            armed.wait()
+        for armed in (received, second):
+            armed.release()
+        last.wait()
+        assert short.result(60.0).token_ids
+        assert not long_one.done()
+        last.release()
+        assert long_one.result(60.0).token_ids
 
 
 def test_same_seed_gives_the_same_tokens(system: RunningSystem) -> None:
@@ -131,7 +153,7 @@ def test_leaving_the_iterator_ends_the_work_in_both_pools(system: RunningSystem)
 
 
 def test_abort_ends_the_stream_well_and_is_idempotent(system: RunningSystem) -> None:
-    stream = system.client.generate(PROMPT, max_tokens=400, ignore_eos=True, request_id="to-abort")
+    stream = system.client.generate(PROMPT, max_tokens=2000, ignore_eos=True, request_id="to-abort")
     next(stream)
     outcomes = system.client.abort(["to-abort", "never-seen", "to-abort"])
     assert outcomes == {"to-abort": True, "never-seen": False}
@@ -146,7 +168,7 @@ def test_abort_of_a_finished_request_is_harmless(system: RunningSystem) -> None:
 
 
 def test_storm_of_aborts_ends_each_request_once(system: RunningSystem) -> None:
-    streams = [system.client.generate(PROMPT, max_tokens=200, ignore_eos=True) for _ in range(NUM_IN_STORM)]
+    streams = [system.client.generate(PROMPT, max_tokens=2000, ignore_eos=True) for _ in range(NUM_IN_STORM)]
     waiting = {stream.request_id for stream in streams}
     times_ended: Counter[str] = Counter()
     while waiting:

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from router.scheduling.commands import SchedulerCommand
+from router.scheduling.events import SchedulerEvent
 from tests.integration.conftest import StartSystem
+from tests.integration.patience import PATIENT_S
 from tests.integration.running import RunningSystem, quiesce
 from tests.reference import ReferenceCase, reference_case, reference_cases
+from twinpool.client import Chunk, Stream
 from twinpool.client.values import Completion
 from twinpool.config import RouterConfig
 from twinpool.errors import InvalidRequest, UnknownWorker
@@ -50,7 +54,8 @@ def resize(system: RunningSystem, prefill: int, decode: int) -> None:
 
 @pytest.fixture(scope="module")
 def scaled(start_system: StartSystem) -> RunningSystem:
-    return start_system(decode=2, kv_memory_mib=128, router=RouterConfig(grace_s=30.0))
+    router = RouterConfig(grace_s=30.0, stuck_after_s=PATIENT_S)
+    return start_system(decode=2, kv_memory_mib=128, router=router)
 
 
 @pytest.fixture
@@ -65,10 +70,20 @@ def moved(system: RunningSystem) -> float:
     return system.metrics()['twinpool_row_moves_total{outcome="moved"}']
 
 
-def is_copying(system: RunningSystem) -> bool:
-    """A row is on its way."""
-    requests = system.system.dispatcher.scheduler.requests.values()
-    return any(state.move is not None and state.move.copying for state in requests)
+def kill_while_a_row_moves(system: RunningSystem, pid: int) -> threading.Event:
+    """Kill a process at the first event while a row is on its way; set once that has happened."""
+    scheduler, killed = system.system.dispatcher.scheduler, threading.Event()
+    handle = scheduler.handle
+
+    def handle_and_kill(event: SchedulerEvent, now: float) -> list[SchedulerCommand]:
+        moves = (state.move for state in scheduler.requests.values())
+        if not killed.is_set() and any(move is not None and move.copying for move in moves):
+            os.kill(pid, signal.SIGKILL)
+            killed.set()
+        return handle(event, now)
+
+    scheduler.handle = handle_and_kill  # type: ignore[method-assign]
+    return killed
 
 
 def decoding(system: RunningSystem) -> list[str]:
@@ -110,29 +125,53 @@ def asked(system: RunningSystem, long: Long) -> Iterator[list[Completion]]:
     assert tuple(answer.token_ids for answer in found) == long.answers
 
 
+def decode_of(system: RunningSystem, stream: Stream[Chunk]) -> str | None:
+    requests = system.system.dispatcher.scheduler.requests
+
+    def of() -> str | None:
+        state = requests.get(stream.request_id)
+        return state.decode_id if state is not None else None
+
+    return system.call(of)
+
+
+def endless(system: RunningSystem, **options: float) -> Stream[Chunk]:
+    """An answer that does not end while a test lasts, but for the test."""
+    return system.client.generate("Once upon a time", max_tokens=2000, ignore_eos=True, **options)  # type: ignore[arg-type]
+
+
 def test_rows_of_a_draining_worker_move_and_go_on_exactly(system: RunningSystem, long: Long) -> None:
     before = moved(system)
-    with asked(system, long) as found:
-        system.operations.drain_worker("decode-1")
+    with endless(system) as one, endless(system) as another:
+        until(lambda: {decode_of(system, one), decode_of(system, another)} == {"decode-0", "decode-1"})
+        with asked(system, long) as found:
+            system.operations.drain_worker("decode-1")
+        until(lambda: decode_of(system, one) == decode_of(system, another) == "decode-0")
     assert all(answer.num_resumes == 0 for answer in found)
-    assert {answer.workers.decode for answer in found} == {"decode-0"}
     assert moved(system) > before
     until(lambda: has_workers(system, 1, 1))
 
 
 def test_a_sampled_row_moves_as_if_nothing_had_happened(system: RunningSystem) -> None:
-    options = {"max_tokens": 150, "temperature": 1.0, "seed": 5, "ignore_eos": True}
-    undisturbed = system.client.complete("Once upon a time", **options)  # type: ignore[arg-type]
-    stream = system.client.generate("Once upon a time", **options)  # type: ignore[arg-type]
-    chunks = [next(stream), next(stream)]
-    (source,) = decoding(system)
-    system.operations.drain_worker(source)
-    chunks += list(stream)
-    assert tuple(token for chunk in chunks for token in chunk.token_ids) == undisturbed.token_ids
-    summary = chunks[-1].summary
-    assert summary is not None
-    assert summary.workers.decode != source
-    assert summary.num_resumes == 0
+    requests = system.system.dispatcher.scheduler.requests
+    before, tokens = moved(system), list[int]()
+    with endless(system, temperature=1.0, seed=5) as stream:
+        while len(tokens) < 2:
+            tokens += next(stream).token_ids
+        source = decode_of(system, stream)
+        assert source is not None
+        system.operations.drain_worker(source)
+        until(lambda: moved(system) > before)
+        state = system.call(lambda: requests[stream.request_id])
+        num_before = len(state.log)
+        while len(tokens) < num_before + 40:
+            tokens += next(stream).token_ids
+        assert state.decode_id not in (None, source)
+        assert state.num_resumes == 0
+    undisturbed = system.client.complete(
+        "Once upon a time", max_tokens=len(tokens), temperature=1.0, seed=5, ignore_eos=True
+    )
+    assert tuple(tokens) == undisturbed.token_ids
 
 
 @pytest.mark.parametrize("struck", ["decode-0", "decode-1"])
@@ -141,9 +180,9 @@ def test_streams_go_on_when_source_or_target_dies_while_rows_move(
 ) -> None:
     pids = {worker.id: worker.pid for worker in system.operations.status().workers}
     with asked(system, long):
+        killed = kill_while_a_row_moves(system, pids[struck])
         system.operations.drain_worker("decode-1")
-        until(lambda: system.call(lambda: is_copying(system)))
-        os.kill(pids[struck], signal.SIGKILL)
+        assert killed.wait(WAIT_S)
     until(lambda: has_workers(system, 1, 1))
 
 
@@ -153,6 +192,7 @@ def test_no_stream_fails_when_a_prefill_worker_dies_while_it_drains(
     resize(system, 2, 2)
     pids = {worker.id: worker.pid for worker in system.operations.status().workers}
     with asked(system, long):
+        os.kill(pids["prefill-1"], signal.SIGSTOP)  # so that it cannot have left before
         system.operations.drain_worker("prefill-1")
         os.kill(pids["prefill-1"], signal.SIGKILL)
     until(lambda: has_workers(system, 1, 2))
@@ -161,7 +201,7 @@ def test_no_stream_fails_when_a_prefill_worker_dies_while_it_drains(
 def test_a_worker_without_a_neighbour_drains_within_its_grace_and_its_rows_resume(
     start_system: StartSystem,
 ) -> None:
-    system = start_system(router=RouterConfig(grace_s=1.0))
+    system = start_system(router=RouterConfig(grace_s=1.0, stuck_after_s=PATIENT_S))
     case = reference_case("plain")
     stream = system.client.generate(case.prompt_ids, max_tokens=200, temperature=0.0, ignore_eos=True)
     chunks = [next(stream), next(stream)]

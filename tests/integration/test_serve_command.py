@@ -16,8 +16,12 @@ from typing import Any, TextIO
 
 import pytest
 
+from tests.integration.watched import wait_until
+from twinpool import Client
+from twinpool.client.operations import OperationsClient
 from twinpool.model.cache import models_folder
 from twinpool.model.config import PreparedModel
+from twinpool.types import Pool, WorkerState
 
 TOKENS = ("token_ids", "prompt_token_ids")
 READY = re.compile(
@@ -42,7 +46,9 @@ class Served:
         ports = ("--port", "0", "--ops-port", "0", "--metrics-port", "0")
         with self.log_file.open("w") as log:
             self.process = self.command(
-                "serve", *ports, "--log-format", "json", "--log-level", "debug", stderr=log
+                *("serve", *ports, "--log-format", "json", "--log-level", "debug"),
+                *("--grace-s", "60", "--stuck-after-s", "60"),
+                stderr=log,
             )
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline().strip()
@@ -64,8 +70,9 @@ class Served:
         return out
 
     def log(self) -> list[dict[str, Any]]:
-        """What it has logged, with all its workers."""
-        return [json.loads(line) for line in self.log_file.read_text().splitlines()]
+        """What it has logged, with all its workers; the last line may still be written."""
+        whole, _, _ = self.log_file.read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def descendants(self) -> list[str]:
         """Command lines of living processes that it started, directly or not."""
@@ -133,14 +140,15 @@ def test_a_killed_worker_is_replaced_and_nothing_of_it_reaches_stdout(served: Se
     match = READY.fullmatch(served.first_line)
     assert match
 
-    def decode_worker() -> dict[str, object]:
-        status = json.loads(served.run("status", "--json", "--target", match["ops"]))
-        return next(worker for worker in status["workers"] if worker["pool"] == "decode")
+    with OperationsClient(match["ops"]) as operations:
+        (first,) = operations.status().pool(Pool.DECODE)
+        os.kill(first.pid, signal.SIGKILL)
 
-    first = decode_worker()
-    os.kill(int(str(first["pid"])), signal.SIGKILL)
-    while (now := decode_worker())["state"] != "ready" or now["incarnation"] == first["incarnation"]:
-        assert served.process.poll() is None
+        def is_replaced() -> bool:
+            (now,) = operations.status().pool(Pool.DECODE)
+            return now.state is WorkerState.READY and now.incarnation != first.incarnation
+
+        wait_until(is_replaced)
     answer = served.run(
         "generate", "The capital of France is", "--max-tokens", "4", "--target", match["inference"]
     )
@@ -149,6 +157,12 @@ def test_a_killed_worker_is_replaced_and_nothing_of_it_reaches_stdout(served: Se
 
 
 def test_the_log_is_an_object_a_line_whoever_speaks(served: Served) -> None:
+    def by_workers() -> list[dict[str, Any]]:
+        return [line for line in served.log() if line["logger"] == "twinpool.worker_actor"]
+
+    # What workers and Ray say comes by way of files, a little later.
+    wait_until(lambda: len({line["incarnation"] for line in by_workers()}) >= 3)
+    wait_until(lambda: any(line["logger"] == "ray" for line in served.log()))
     lines = served.log()
     for line in lines:
         assert {"ts", "level", "logger", "message"} <= line.keys()
@@ -159,16 +173,14 @@ def test_the_log_is_an_object_a_line_whoever_speaks(served: Served) -> None:
     assert min(ended[f"{phase}_s"] for phase in ("queue", "prefill", "handoff_wait", "decode")) > 0
     attempted = next(line for line in lines if line.get("request_id") == ended["request_id"])
     assert attempted["attempt"]
-    by_workers = [line for line in lines if line["logger"] == "twinpool.worker_actor"]
-    assert {(line["worker"], line["pool"]) for line in by_workers} == {
+    assert {(line["worker"], line["pool"]) for line in by_workers()} == {
         ("prefill-0", "prefill"),
         ("decode-0", "decode"),
     }
-    assert len({line["incarnation"] for line in by_workers}) == 3  # one was killed
+    assert len({line["incarnation"] for line in by_workers()}) == 3  # one was killed
     lost = [line for line in lines if line["logger"] == "router.keeper" and line["level"] == "warning"]
     assert [line["worker"] for line in lost] == ["decode-0"]
-    # Ray's words on the death come by another way, and no secret by any.
-    assert any(line["logger"] == "ray" for line in lines)
+    # Ray's words on the death came by another way; no secret by any.
     assert not re.search(
         r"[0-9a-f]{64}", "".join(line["message"] for line in lines if line["logger"] != "ray")
     )
@@ -178,16 +190,11 @@ def test_sigterm_lets_the_running_stream_finish_and_leaves_nothing_behind(served
     match = READY.fullmatch(served.first_line)
     assert match
     folders = set(Path("/tmp").glob("tp-*"))
-    stream = served.command(
-        *("generate", "Once upon a time", "--max-tokens", "60", "--temperature", "0", "--json"),
-        *("--target", match["inference"]),
-    )
-    while json.loads(served.run("status", "--json", "--target", match["ops"]))["requests"] == 0:
-        assert stream.poll() is None
-    served.process.send_signal(signal.SIGTERM)
-    answer, problem = stream.communicate(timeout=STOP_S)
-    assert stream.returncode == 0, problem
-    assert json.loads(answer)["usage"]["completion_tokens"] >= 1
+    with Client(match["inference"]) as client:
+        stream = client.generate("Once upon a time", max_tokens=200, temperature=0.0, ignore_eos=True)
+        first = next(stream)
+        served.process.send_signal(signal.SIGTERM)
+        assert sum(len(chunk.token_ids) for chunk in (first, *stream)) == 200
     out, _ = served.process.communicate(timeout=STOP_S)
     assert served.process.returncode == 0
     assert served.log()[-1]["message"] == "stopped"

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.integration.patience import impatient
 from tests.integration.running import READY_S, RunningSystem, wait_until_ready
 from twinpool.cli.app import main
 from twinpool.client.verification import Verification
@@ -52,7 +53,10 @@ def wait_until_replaced(system: RunningSystem, pid: int) -> None:
 
 def test_under_load_all_blocks_are_accounted_for_at_any_moment(system: RunningSystem) -> None:
     done = threading.Event()
-    with ThreadPoolExecutor(NUM_CLIENTS + 1) as threads:
+    running = system.client.generate([9] * 10, max_tokens=4000, ignore_eos=True)
+    with running, ThreadPoolExecutor(NUM_CLIENTS + 1) as threads:
+        for _ in range(2):  # it is a row by then, and stays one for longer than a look takes
+            next(running)
         looking = threads.submit(lambda: list(verified_until(system, done)))
         asking = [threads.submit(ask, system, client) for client in range(NUM_CLIENTS)]
         try:
@@ -73,7 +77,8 @@ def test_a_worker_that_stands_still_is_named_and_holds_nobody_up(system: Running
     assert found.problems == ("decode-0: it does not answer: nothing is known of what it holds",)
     assert [worker.id for worker in found.workers if worker.answered] == ["prefill-0"]
     assert not found.at_rest
-    wait_until_replaced(system, decode.pid)
+    with impatient(system):
+        wait_until_replaced(system, decode.pid)
     wait_until_ready(system)
 
 
