@@ -64,7 +64,7 @@ def test_a_full_queue_says_when_to_try_again(server: FakeServer, capsys: Capture
 
 
 def test_a_timeout_has_its_exit_code(server: FakeServer, capsys: Capture) -> None:
-    assert main(["generate", "endless", "--timeout", "0.3", "--target", server.target]) == Exit.OUT_OF_TIME
+    assert main(["generate", "endless", "--timeout", "2", "--target", server.target]) == Exit.OUT_OF_TIME
     assert capsys.readouterr().out == "caf\n"
 
 
