@@ -70,7 +70,7 @@ class DecodeWorker:
         self.identity = loaded.identity
         self._descriptor = loaded.descriptor
         self._endpoint, self._receiver = self._listen(actor_name)
-        self._ray_receiver = RayReceiver(self.identity, loaded.storage, self.custody)
+        self._ray_receiver = RayReceiver(self.identity, loaded.storage, self.custody, spec.handoff.renewal_s)
         self.custody.attach(self._ray_receiver)
         connection = pair_connection(connect, loaded.identity, loaded.storage, spec.handoff)
         self._pairs = Pairs(connection, inbox.post, self.session.publish)

@@ -43,8 +43,6 @@ from twinpool.types import finish_reason
 
 log = logging.getLogger(__name__)
 IDLE_WAIT_S = 0.25
-RENEWALS_PER_TTL = 3
-"""A word that is late, or a step that is long, costs no reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +60,14 @@ Message = Prefill | CancelPrefill | PairWord | CancelAll | Audit | Stop
 
 @dataclass(frozen=True, slots=True)
 class PrefillLimits:
-    """budget_tokens: most tokens in one step.
+    """budget_tokens: most tokens in one step. accept_timeout_s: how long a prompt waits for `accepted`.
 
-    reservation_ttl_s: how long a reservation lives without progress, and a prompt waits for `accepted`.
+    renewal_s: how long a reservation goes without progress until it is renewed.
     """
 
     budget_tokens: int
-    reservation_ttl_s: float
+    accept_timeout_s: float
+    renewal_s: float
 
 
 class PrefillLoop:
@@ -246,15 +245,16 @@ class PrefillLoop:
         for prompt in list(self._prompts.values()):
             if prompt.sender is None or prompt.accepted:
                 continue
-            if now - prompt.started_at > self._limits.reservation_ttl_s:
+            if now - prompt.started_at > self._limits.accept_timeout_s:
                 self._stop_sender(prompt)
                 self._end(prompt, PrefillOutcome.PAIR_LOST, "the decode worker did not answer `begin`")
 
     def _renew(self, now: float) -> None:
         """Keep the reservations of prompts of which nothing could be pushed for a while."""
-        silence_s = self._limits.reservation_ttl_s / RENEWALS_PER_TTL
         for prompt in self._prompts.values():
-            if prompt.sender is not None and prompt.accepted and now - prompt.renewed_at >= silence_s:
+            if prompt.sender is None or not prompt.accepted:
+                continue
+            if now - prompt.renewed_at >= self._limits.renewal_s:
                 prompt.renewed_at = now
                 prompt.sender.renew(prompt.attempt)
 

@@ -43,7 +43,9 @@ class PrefillWorker:
             self.pool,
             inbox,
             self._pairs.senders,
-            PrefillLimits(spec.engine.prefill_budget_tokens, spec.handoff.reservation_ttl_s),
+            PrefillLimits(
+                spec.engine.prefill_budget_tokens, spec.handoff.reservation_ttl_s, spec.handoff.renewal_s
+            ),
             self._pulse,
             eos_token_ids=self._loaded.eos_token_ids,
             publish=self.session.publish,

@@ -70,6 +70,11 @@ class HandoffConfig:
     join_timeout_s: float = 20.0
     """Seconds to open and warm one pair's connection."""
 
+    @property
+    def renewal_s(self) -> float:
+        """Seconds without progress until a reservation is renewed; and the most that one chunk may take."""
+        return self.reservation_ttl_s / 3
+
     def __post_init__(self) -> None:
         _require(
             self.transport in TRANSPORTS,

@@ -24,6 +24,8 @@ from twinpool.worker_spec import WorkerSpec
 
 log = logging.getLogger(__name__)
 ORPHAN_POLL_S = 1.0
+GROUPS = {"handoff": 4, "chunk": 4}
+"""Threads for senders' words, and for their chunks."""
 
 
 class Session(Protocol):
@@ -131,11 +133,17 @@ class WorkerActor:
             self._worker.stop()
         self._stopped.set()
 
-    # A group of its own, so that hand-offs never hold up the other calls, nor these them.
+    # Groups of their own, so that hand-offs never hold up the other calls, nor these them; and so that words
+    # never wait for chunks, which may be long in coming.
     @ray.method(concurrency_group="handoff")
     def hear_sender(self, word: str, *arguments: Any) -> Any:
         """See `twinpool.transfer.ray_receiver`."""
         return self._loaded().hear_sender(word, *arguments)
+
+    @ray.method(concurrency_group="chunk")
+    def take_chunk(self, *arguments: Any) -> Any:
+        """The word `push`."""
+        return self._loaded().hear_sender("push", *arguments)
 
     def _loaded(self) -> Worker:
         if self._worker is None:
@@ -180,8 +188,7 @@ class WorkerActor:
 def remote_worker_actor() -> Any:
     """The actor class as Ray wants it; `max_restarts=0`, since the launcher replaces dead workers itself."""
     remote: Any = ray.remote
-    groups = {"handoff": 4}
-    return remote(max_restarts=0, max_concurrency=4, concurrency_groups=groups)(WorkerActor)
+    return remote(max_restarts=0, max_concurrency=4, concurrency_groups=GROUPS)(WorkerActor)
 
 
 def _on_sigterm(leave: Callable[[], None]) -> None:

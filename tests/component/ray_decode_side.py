@@ -11,12 +11,13 @@ import ray
 from tests.component.handoff_ends import SMALL, WAIT_S, DecodeBlocks, identity
 from twinpool.kv.storage import KvStorage
 from twinpool.transfer.ray_receiver import RayReceiver
+from twinpool.worker_actor import GROUPS
 
 NUM_BLOCKS = 8
 
 
 class DecodeSide:
-    """Built like `WorkerActor`: senders' words have threads of their own."""
+    """Built like `WorkerActor`: senders' words and chunks have threads of their own."""
 
     def __init__(self, incarnation: str) -> None:
         self._incarnation = incarnation
@@ -25,7 +26,9 @@ class DecodeSide:
     def begin_anew(self, *, checksum: bool) -> None:
         """Forget all: another test begins."""
         self._blocks = DecodeBlocks(KvStorage(SMALL, NUM_BLOCKS), checksum=checksum)
-        self._receiver = RayReceiver(identity(self._incarnation), self._blocks.storage, self._blocks.custody)
+        self._receiver = RayReceiver(
+            identity(self._incarnation), self._blocks.storage, self._blocks.custody, WAIT_S
+        )
         self._blocks.custody.attach(self._receiver)
         self._changed = threading.Condition()
         self._to_hold: Counter[str] = Counter()
@@ -45,6 +48,10 @@ class DecodeSide:
             self._answered[word] += 1
             self._changed.notify_all()
         return answer
+
+    @ray.method(concurrency_group="chunk")
+    def take_chunk(self, *arguments: Any) -> Any:
+        return self.hear_sender("push", *arguments)
 
     def hold(self, word: str) -> None:
         """Keep the next such word waiting, and let later ones overtake it."""
@@ -88,7 +95,5 @@ class DecodeSide:
 def start_decode_side(incarnation: str) -> Any:
     """Its actor, found by its incarnation."""
     remote: Any = ray.remote
-    actor_class = remote(num_cpus=1, max_restarts=0, max_concurrency=4, concurrency_groups={"handoff": 4})(
-        DecodeSide
-    )
+    actor_class = remote(num_cpus=1, max_restarts=0, max_concurrency=4, concurrency_groups=GROUPS)(DecodeSide)
     return actor_class.options(name=incarnation).remote(incarnation)

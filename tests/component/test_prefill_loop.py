@@ -32,7 +32,7 @@ from twinpool.types import RowParams
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=2, dtype="float32")
 WRITER, DECODE = "p0-1", "d0-1"
-TTL_S = 30.0
+HANDOFF = HandoffConfig()
 TOKEN_S = 1.0
 """What the engine takes for each token."""
 BUDGET_TOKENS = 4
@@ -90,7 +90,7 @@ class Bench:
         self.custody = Custody(
             BlockPool(1000),
             LAYOUT,
-            HandoffConfig(),
+            HANDOFF,
             Pulse(),
             checksum=lambda block: block,
             enter=lambda row: None,
@@ -103,7 +103,7 @@ class Bench:
             BlockPool(num_blocks),
             self.inbox,
             {DECODE: DirectSender(self.custody, self.inbox)},
-            PrefillLimits(BUDGET_TOKENS, TTL_S),
+            PrefillLimits(BUDGET_TOKENS, HANDOFF.reservation_ttl_s, HANDOFF.renewal_s),
             Pulse(),
             eos_token_ids=frozenset(),
             publish=self.publish,
@@ -128,7 +128,7 @@ class Bench:
         self._num_running = len(arrivals)
         for arrival in arrivals:
             attempt, prompt_ids = str(arrival), (arrival,) * NUM_TOKENS
-            self.custody.reserve(Reserve(attempt, NUM_TOKENS + 1, WRITER, TTL_S))
+            self.custody.reserve(Reserve(attempt, NUM_TOKENS + 1, WRITER, HANDOFF.reservation_ttl_s))
             self.inbox.post(Prefill(attempt, 0, prompt_ids, (), RowParams(9), DECODE, arrival))
         self.events.clear()
         self.loop.run()
@@ -150,7 +150,7 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Be
 
 def test_prompts_that_wait_for_others_keep_their_reservations(bench: Bench) -> None:
     bench.read(*range(1, 9))
-    assert bench.now > 2 * TTL_S
+    assert bench.now > 2 * HANDOFF.reservation_ttl_s
     assert bench.attempts(Written) == list("12345678")
 
 

@@ -70,7 +70,7 @@ def chunk_of(byte: int, num_blocks: int = 1) -> Any:
 
 
 def listening(events: ReceiverEvents, storage: KvStorage | None = None) -> RayReceiver:
-    return RayReceiver(identity("decode-0-aa"), storage or KvStorage(SMALL, 8), events)
+    return RayReceiver(identity("decode-0-aa"), storage or KvStorage(SMALL, 8), events, WAIT_S)
 
 
 def with_custody() -> tuple[DecodeBlocks, RayReceiver]:
@@ -187,6 +187,26 @@ def test_words_of_a_pair_that_is_not_joined_come_to_nothing() -> None:
     sender.say("stopped", "a")
     sender.say("leave")
     assert events.heard() == []
+
+
+def test_chunk_for_which_there_is_no_attempt_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = Sender(listening(ReceiverLog()))
+    monkeypatch.setattr(ray_receiver, "ray", None)
+    assert sender.push("a", 0, chunk_of(1)) == STOPPED
+
+
+def test_chunk_that_does_not_come_in_time_fails_its_push_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(reference: Any, timeout: float) -> None:
+        raise TimeoutError(f"{timeout:g} s")
+
+    events = ReceiverLog(blocks={"a": (4,)})
+    sender = Sender(listening(events))
+    assert sender.say("begin", "a")
+    monkeypatch.setattr(ray_receiver, "ray", SimpleNamespace(get=get))
+    with pytest.raises(TimeoutError, match=f"{WAIT_S:g} s"):
+        sender.push("a", 0, chunk_of(1))
+    sender.say("stopped", "a")
+    assert events.last_words("a") == ["stopped"]
 
 
 def test_attempt_begins_once() -> None:

@@ -22,9 +22,11 @@ from twinpool.transfer.connect import connect_pair
 from twinpool.transfer.port import HandoffRefused, HandoffSender
 from twinpool.transfer.ray_sender import RaySender, connect_ray
 from twinpool.types import HandoffEndpoint
+from twinpool.worker_actor import GROUPS
 
 ANSWER_S = 30.0
 WRITER = "prefill-0-bb"
+NUM_THREADS = max(GROUPS.values())
 
 
 def ask(reference: Any) -> Any:
@@ -44,11 +46,11 @@ class RayPair:
         self._checksum = checksum
         self._senders: list[HandoffSender] = []
 
-    def connect(self) -> RaySender:
+    def connect(self, writer: str = WRITER) -> RaySender:
         sender = connect_ray(
             self.decode,
             self.decode,
-            identity(WRITER),
+            identity(writer),
             self.source,
             self.log,
             checksum=self._checksum,
@@ -61,9 +63,11 @@ class RayPair:
         """Close it with the pair."""
         self._senders.append(sender)
 
-    def begin(self, sender: RaySender, attempt: str, num_blocks: int) -> tuple[int, ...]:
+    def begin(
+        self, sender: RaySender, attempt: str, num_blocks: int, writer: str = WRITER
+    ) -> tuple[int, ...]:
         """Reserve and begin; the reserved blocks."""
-        blocks: tuple[int, ...] = ask(self.actor.reserve.remote(attempt, num_blocks, WRITER))
+        blocks: tuple[int, ...] = ask(self.actor.reserve.remote(attempt, num_blocks, writer))
         sender.begin(attempt)
         self.log.heard.wait_for(("accepted", attempt))
         return blocks
@@ -165,6 +169,19 @@ def test_calls_may_overtake_one_another(pair: RayPair) -> None:
     ask(pair.actor.let_go.remote("push"))
     ask(pair.actor.wait_for.remote(Written))
     assert pair.holds(reserved, [4, 0, 6, 1])
+
+
+def test_words_do_not_wait_for_another_pairs_chunks(pair: RayPair) -> None:
+    slow, healthy = pair.connect(), pair.connect("prefill-1-cc")
+    pair.begin(slow, "slow", NUM_THREADS)
+    for block in range(NUM_THREADS):
+        ask(pair.actor.hold.remote("push"))
+        slow.push("slow", [block], block)
+    ask(pair.actor.wait_until_held.remote("push"))
+    pair.begin(healthy, "healthy", 1, "prefill-1-cc")
+    ask(pair.actor.let_go.remote("push"))
+    assert slow.written("slow")
+    ask(pair.actor.wait_for.remote(Written))
 
 
 def test_sound_blocks_pass_the_checksum_and_damaged_ones_are_named(checking_pair: RayPair) -> None:

@@ -19,7 +19,6 @@ from twinpool.kv.storage import KvStorage
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffRefused, ReceiverEvents
 
-GET_TIMEOUT_S = 30.0
 STOPPED = "stopped"
 
 Chunk = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
@@ -50,11 +49,15 @@ class _Arriving:
 class RayReceiver:
     """The decode side of all `ray` pairs; see `HandoffReceiver`. Words come from several threads at once.
 
+    fetch_timeout_s: how long a chunk may take to come; its sender's node may be gone, and others wait behind.
     The lock is held neither while copying nor while the decode worker is told: that one calls `stop` under a
     lock of its own.
     """
 
-    def __init__(self, identity: Identity, storage: KvStorage, events: ReceiverEvents) -> None:
+    def __init__(
+        self, identity: Identity, storage: KvStorage, events: ReceiverEvents, fetch_timeout_s: float
+    ) -> None:
+        self._fetch_timeout_s = fetch_timeout_s
         self._identity = identity
         self._events = events
         self._bytes: Chunk = storage.block_bytes_view().numpy()
@@ -144,7 +147,9 @@ class RayReceiver:
 
     def _push(self, writer: str, attempt: str, first: int, references: list[Any]) -> str:
         """Copy one chunk; references holds one object, nested so that Ray passes it unread."""
-        chunk: Chunk = ray.get(references[0], timeout=GET_TIMEOUT_S)
+        if not self._is_open(writer, attempt):
+            return STOPPED
+        chunk: Chunk = ray.get(references[0], timeout=self._fetch_timeout_s)
         with self._lock:
             arriving = self._arriving.get((writer, attempt))
             if arriving is None or arriving.stopped:
@@ -166,12 +171,15 @@ class RayReceiver:
         return ""
 
     def _renew(self, writer: str, attempt: str) -> str:
-        with self._lock:
-            arriving = self._arriving.get((writer, attempt))
-            if arriving is None or arriving.stopped:
-                return STOPPED
+        if not self._is_open(writer, attempt):
+            return STOPPED
         self._events.progress(writer, attempt)
         return ""
+
+    def _is_open(self, writer: str, attempt: str) -> bool:
+        with self._lock:
+            arriving = self._arriving.get((writer, attempt))
+            return arriving is not None and not arriving.stopped
 
     def _copy(self, arriving: _Arriving, first: int, chunk: Chunk) -> None:
         targets = arriving.blocks[first : first + len(chunk)]

@@ -154,8 +154,10 @@ class RaySender:
 
     def _call(self, word: _Word) -> Any:
         """Make a call; the reference to its answer."""
-        stored = [] if word.chunk is None else [[ray.put(word.chunk)]]
-        return self._actor.hear_sender.remote(word.name, self._pair, word.attempt, *word.arguments, *stored)
+        if word.chunk is None:
+            return self._actor.hear_sender.remote(word.name, self._pair, word.attempt, *word.arguments)
+        stored = [ray.put(word.chunk)]
+        return self._actor.take_chunk.remote(self._pair, word.attempt, *word.arguments, stored)
 
     def _collect(self) -> None:
         try:
