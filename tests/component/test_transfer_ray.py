@@ -297,13 +297,15 @@ def test_killed_actor_breaks_the_pair(lone_pair: RayPair, in_flight: bool) -> No
     assert not sender.written("a")
 
 
-def test_push_beyond_the_reservation_breaks_the_pair(pair: RayPair) -> None:
+def test_push_beyond_the_reservation_is_an_error_and_the_pair_goes_on(pair: RayPair) -> None:
     sender = pair.connect()
     pair.begin(sender, "a", 1)
-    sender.push("a", [0, 1], 0)
-    pair.log.wait_until_broken()
+    with pytest.raises(ValueError, match="reserved 1 blocks"):
+        sender.push("a", [0, 1], 0)
+    sender.stopped("a")
     ask(pair.actor.wait_for.remote(Released))
     assert ask(pair.actor.num_free.remote()) == NUM_BLOCKS
+    pair.begin(sender, "b", 1)
 
 
 def test_nothing_is_left_in_the_object_store(pair: RayPair) -> None:

@@ -128,11 +128,12 @@ class RayReceiver:
         for key in left:
             self._stopped(*key)
 
-    def _begin(self, writer: str, attempt: str) -> bool:
+    def _begin(self, writer: str, attempt: str) -> int:
+        """The number of blocks reserved; 0 refuses."""
         arriving = _Arriving(writer, attempt)
         with self._lock:
             if not writer or (writer, attempt) in self._arriving:
-                return False
+                return 0
             # There before the reservation opens: it may be revoked as soon as that.
             self._arriving[writer, attempt] = arriving
         blocks = self._events.begin(writer, attempt)
@@ -143,7 +144,7 @@ class RayReceiver:
             given_up = self._arriving.get((writer, attempt)) is not arriving
         if given_up and blocks is not None:
             self._events.stopped(writer, attempt)
-        return not given_up
+        return 0 if given_up else len(arriving.blocks)
 
     def _push(self, writer: str, attempt: str, first: int, references: list[Any]) -> str:
         """Copy one chunk; references holds one object, nested so that Ray passes it unread."""

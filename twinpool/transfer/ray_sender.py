@@ -33,9 +33,9 @@ CLOSE_TIMEOUT_S = 2.0
 
 @dataclass(slots=True)
 class _Handoff:
-    """One attempt. open: its `begin` was accepted."""
+    """One attempt. num_blocks: reserved for it; 0 until its `begin` is accepted."""
 
-    open: bool = False
+    num_blocks: int = 0
     num_pushes: int = 0
     checksums: dict[int, int] = field(default_factory=dict)
 
@@ -90,6 +90,8 @@ class RaySender:
         handoff = self._handoffs.get(attempt)
         if handoff is None:
             return False
+        if first + len(source_blocks) > handoff.num_blocks:
+            raise ValueError(f"attempt {attempt} reserved {handoff.num_blocks} blocks and has more")
         # Indexing copies: the blocks may be freed before the chunk has gone out.
         chunk = self._source.block_bytes_view()[torch.tensor(source_blocks)].numpy()
         if self._checksum:
@@ -116,7 +118,7 @@ class RaySender:
         with self._lock:
             handoff = self._handoffs.pop(attempt, None)
             # Before the answer to `begin` it might overtake it; then that answer's hearer says it.
-            is_open = handoff is not None and handoff.open
+            is_open = handoff is not None and handoff.num_blocks > 0
         if is_open:
             self._words.put(_Word("stopped", attempt))
 
@@ -172,17 +174,17 @@ class RaySender:
 
     def _hear(self, word: str, attempt: str, answer: Any) -> None:
         if word == "begin" and answer:
-            self._begun(attempt)
+            self._begun(attempt, answer)
         elif word == "begin" and self._forget(attempt):
             self._events.refused(attempt)
         elif word in ("push", "renew") and answer == STOPPED and self._forget(attempt):
             self._events.stop_requested(attempt)
 
-    def _begun(self, attempt: str) -> None:
+    def _begun(self, attempt: str, num_blocks: int) -> None:
         with self._lock:
             handoff = self._handoffs.get(attempt)
             if handoff is not None:
-                handoff.open = True
+                handoff.num_blocks = num_blocks
         if handoff is not None:
             self._events.accepted(attempt)
         else:
