@@ -141,19 +141,39 @@ def _watched_connector(watch: Watch, copies: _Copies) -> Any:
 
     def connect(
         command: JoinPair, identity: Identity, source: Any, config: HandoffConfig, events: SenderEvents
-    ) -> HandoffSender:
-        sender = connect_pair(command, identity, source, config, events)
-
-        def pushing(attempt: str, *_: Any) -> None:
-            copies.attempt = attempt
-            watch(Point.PUSH, attempt)
-
-        _after(sender, "begin", lambda _, attempt: watch(Point.OFFERED, attempt))
-        _before(sender, "push", pushing)
-        _before(sender, "written", lambda attempt: watch(Point.COPY_ENDED, attempt))
-        return sender
+    ) -> _WatchedSender:
+        return _WatchedSender(connect_pair(command, identity, source, config, events), watch, copies)
 
     return connect
+
+
+class _WatchedSender:
+    """A real sender behind it, for whatever is not watched here.
+
+    Not methods put around the sender's own: they would make a circle with it, and so keep the memory that it
+    maps after it is dropped.
+    """
+
+    def __init__(self, sender: HandoffSender, watch: Watch, copies: _Copies) -> None:
+        self._sender = sender
+        self._watch = watch
+        self._copies = copies
+
+    def begin(self, attempt: str) -> None:
+        self._sender.begin(attempt)
+        self._watch(Point.OFFERED, attempt)
+
+    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
+        self._copies.attempt = attempt
+        self._watch(Point.PUSH, attempt)
+        return self._sender.push(attempt, source_blocks, first)
+
+    def written(self, attempt: str) -> bool:
+        self._watch(Point.COPY_ENDED, attempt)
+        return self._sender.written(attempt)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sender, name)
 
 
 def _before(owner: object, name: str, seen: Callable[..., None]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from tests.integration.shared_things import left_in_memory
 from twinpool import Client
 from twinpool.cli.cluster import Cluster
 from twinpool.cli.launcher import BUILDERS, Builders
@@ -100,13 +101,15 @@ class RunningSystem:
 def wait_until_ready(system: RunningSystem) -> None:
     """Until every seat has a worker, and a canary has gone through every pair."""
     deadline = time.monotonic() + READY_S
-    num_pairs = system.config.prefill * system.config.decode
-    while True:
-        status = system.operations.status()
-        if len(status.pairs) == num_pairs and all(pair.ready for pair in status.pairs):
-            return
+    while not all_ready(system, status := system.operations.status()):
         assert time.monotonic() < deadline, status
         time.sleep(0.05)
+
+
+def all_ready(system: RunningSystem, status: Status) -> bool:
+    """Whether every pair of workers is there, and a canary has gone through it."""
+    num_pairs = system.config.prefill * system.config.decode
+    return len(status.pairs) == num_pairs and all(pair.ready for pair in status.pairs)
 
 
 def what_is_left(status: Status) -> list[str]:
@@ -152,14 +155,13 @@ def gauges_up(system: RunningSystem) -> list[str]:
     ]
 
 
-def quiesce(system: RunningSystem) -> None:
-    """Within seconds of the last request nothing is held anywhere, and a probe is answered exactly.
+def come_to_rest(system: RunningSystem) -> float:
+    """The seconds until nothing is held anywhere, by what the router knows; QUIESCE_S at most.
 
-    Every block is free, nothing is queued, running or in flight, all gauges are zero, the scheduler has
-    forgotten every request and attempt, workers' own books say the same, and two probes of the same prompt
-    agree to the token.
+    Workers may still be on their way to be ready.
     """
-    deadline = time.monotonic() + QUIESCE_S
+    started = time.monotonic()
+    deadline = started + QUIESCE_S
     # One wait for all of it: a worker's report may say what it holds only after its streams have ended.
     while left := (
         what_is_left(system.operations.status())
@@ -168,6 +170,21 @@ def quiesce(system: RunningSystem) -> None:
     ):
         assert time.monotonic() < deadline, left
         time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def quiesce(system: RunningSystem) -> None:
+    """Within seconds of the last request nothing is held anywhere, and a probe is answered exactly.
+
+    Every block is free, nothing is queued, running or in flight, all gauges are zero, the scheduler has
+    forgotten every request and attempt, workers' own books say the same, no memory is shared but the pools'
+    own, the object store is empty, and two probes of the same prompt agree to the token.
+    """
+    deadline = time.monotonic() + QUIESCE_S
+    come_to_rest(system)
+    while left := left_in_memory(system.config, system.operations.status()):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
     while True:
         found = system.operations.verify()
         assert not found.problems
