@@ -40,6 +40,7 @@ from router.scheduling.events import (
     PairProven,
     PoolGivenUp,
     SchedulerEvent,
+    SeatClosed,
     Tick,
     WorkerDown,
     WorkerSaid,
@@ -182,6 +183,10 @@ class RunningDispatcher:
         """A session is gone."""
         self._sessions.pop(worker_id, None)
         self._feed(WorkerDown(worker_id, incarnation, reason))
+
+    def seat_closed(self, worker_id: str) -> None:
+        """No worker of this name will come any more."""
+        self._feed(SeatClosed(worker_id))
 
     def drain_worker(self, worker_id: str, grace_s: float) -> None:
         """A worker is to leave: nothing new goes to it, and what it has after grace_s is set back."""

@@ -237,6 +237,7 @@ class PoolKeeper:
         seat = self._tasks.pop(task)
         if seat is not None and seat.retired:
             self._roster.seats.pop(seat.worker_id, None)
+            self._dispatcher.seat_closed(seat.worker_id)
         if not task.cancelled() and (error := task.exception()):
             log.error("a seat is kept no more", exc_info=error)
             self._broken(error)
@@ -245,6 +246,7 @@ class PoolKeeper:
         message = f"{seat.pool} worker {seat.worker_id} is given up: it failed too often: {reason}"
         log.error("%s", message, extra=seat.about)
         seat.given_up, seat.reason = True, f"given up: {reason}"
+        self._dispatcher.seat_closed(seat.worker_id)
         if all(each.given_up for each in self._roster.wanted(seat.pool)):
             self._dispatcher.give_up(seat.pool, f"the {seat.pool} pool has no worker: {message}")
         if not self.failed.done():

@@ -47,6 +47,13 @@ class WorkerDown:
 
 
 @dataclass(frozen=True, slots=True)
+class SeatClosed:
+    """No worker of this name will come any more."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """A worker is to leave: nothing new goes to it. After grace_s, what it still has is set back."""
 
@@ -97,6 +104,7 @@ SchedulerEvent = (
     | Aborted
     | WorkerUp
     | WorkerDown
+    | SeatClosed
     | Drain
     | WorkerSaid
     | PairProven

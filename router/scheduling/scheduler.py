@@ -29,6 +29,7 @@ from router.scheduling.events import (
     PairProven,
     PoolGivenUp,
     SchedulerEvent,
+    SeatClosed,
     Tick,
     WorkerDown,
     WorkerSaid,
@@ -105,11 +106,13 @@ class Scheduler:
                 if held := self.requests.get(request_id):
                     self._attempts.finish(held, (), FinishReason.ABORT, now)
             case WorkerUp(worker_id, hello):
-                self._watch.worker_up(worker_id)
+                self._watch.replaced(worker_id)
                 for pair in self.fleet.add(worker_id, hello, now):
                     self._pairing.join(pair, now)
             case WorkerDown():
                 self._worker_down(event, now)
+            case SeatClosed(worker_id):
+                self._watch.replaced(worker_id)
             case Drain(worker_id, grace_s):
                 if leaving := self.fleet.worker(worker_id):
                     self._draining.begin(leaving, grace_s, now)

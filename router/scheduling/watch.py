@@ -30,14 +30,15 @@ class StuckWatch:
         self._ticked_at: float | None = None
         self._replacing: tuple[str, float] | None = None
 
-    def worker_up(self, worker_id: str) -> None:
-        """A seat is filled again."""
-        self._over(worker_id)
+    def replaced(self, worker_id: str) -> None:
+        """A seat is filled again, or will not be."""
+        if self._replacing is not None and self._replacing[0] == worker_id:
+            self._replacing = None
 
     def worker_left(self, worker: Worker) -> None:
         """A worker is gone. If it was to leave, nobody need come in its place."""
         if worker.draining:
-            self._over(worker.worker_id)
+            self.replaced(worker.worker_id)
 
     def tick(self, now: float) -> None:
         """Look at all workers."""
@@ -71,7 +72,3 @@ class StuckWatch:
         worker.stuck, worker.replaced_at = True, now
         self._replacing = (worker.worker_id, now)
         self._outbox.put(ReplaceWorker(worker.worker_id, worker.incarnation, why, cause))
-
-    def _over(self, worker_id: str) -> None:
-        if self._replacing is not None and self._replacing[0] == worker_id:
-            self._replacing = None

@@ -162,6 +162,7 @@ class FakeDispatcher:
     def __init__(self) -> None:
         self.up: set[str] = set()
         self.down: list[str] = []
+        self.closed: list[str] = []
         self.drains: list[tuple[str, float]] = []
         self.given_up: dict[Pool | None, str] = {}
 
@@ -174,6 +175,9 @@ class FakeDispatcher:
 
     def worker_said(self, worker_id: str, incarnation: str, event: object) -> None:
         """Nobody listens."""
+
+    def seat_closed(self, worker_id: str) -> None:
+        self.closed.append(worker_id)
 
     def drain_worker(self, worker_id: str, grace_s: float) -> None:
         self.drains.append((worker_id, grace_s))

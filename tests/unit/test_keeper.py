@@ -213,6 +213,7 @@ async def test_a_pool_that_has_another_worker_is_not_given_up(keep: Keep) -> Non
     kept.launcher.life("decode-0").ended.set_result("gone")
     await until(kept.keeper.failed.done)
     assert not kept.dispatcher.given_up
+    assert kept.dispatcher.closed == ["decode-0"]
 
 
 async def test_a_worker_without_a_place_is_asked_for_again_and_again(keep: Keep) -> None:
@@ -250,6 +251,7 @@ async def test_a_removed_worker_drains_and_ends_and_its_seat_is_gone(keep: Keep)
     await until(lambda: "decode-1" not in kept.roster.seats)
     assert life.stopped
     assert kept.launcher.num_starts == 3
+    assert kept.dispatcher.closed == ["decode-1"]
 
 
 async def test_a_renewed_worker_drains_and_is_started_anew(keep: Keep) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from router.scheduling.commands import ReplaceCause, ReplaceWorker
-from router.scheduling.events import Drain
+from router.scheduling.events import Drain, SeatClosed
 from router.scheduling.fleet import RECENT_STEPS
 from router.scheduling.watch import OVERDUE_S, OWN_STALL_S, PATIENCE_S
 from tests.unit.small_fleet import SmallFleet, replaced, request, reserved
@@ -95,6 +95,15 @@ def test_a_worker_that_was_to_leave_and_has_left_delays_nobody() -> None:
     fleet.feed(Drain("d0", 60.0))
     assert replaced(fleet.beats(5.5, "p0")) == ["d0"]
     fleet.goes_down("d0")
+    assert replaced(fleet.beats(0.5, "p0")) == ["d1"]
+
+
+def test_a_seat_that_is_filled_no_more_delays_nobody() -> None:
+    fleet = SmallFleet(decode=2)
+    assert replaced(fleet.beats(5.5, "p0")) == ["d0"]
+    fleet.goes_down("d0")
+    assert replaced(fleet.beats(3, "p0")) == []
+    fleet.feed(SeatClosed("d0"))
     assert replaced(fleet.beats(0.5, "p0")) == ["d1"]
 
 
