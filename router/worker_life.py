@@ -80,10 +80,13 @@ class WorkerLife:
                 await asyncio.wait({exit_}, timeout=EXIT_KNOWN_S)
             ended = [end for end in (drained, exit_, talk) if end.done()]
             for end in ended:
-                if isinstance(error := end.exception(), TakenOver):
+                error = end.exception()
+                if isinstance(error, TakenOver):
                     if await self._launcher.is_taken_over():
                         raise error
                     return "an older router of this deployment has disturbed its session"
+                if error is not None:
+                    log.error("worker %s", self._worker.worker_id, exc_info=error, extra=self._seat.about)
             return ended[0].result()
         finally:
             self._down()

@@ -19,6 +19,7 @@ import ray.exceptions
 from decode_worker.actor import build_decode_worker
 from prefill_worker.actor import build_prefill_worker
 from router.launcher import StartedWorker
+from router.server import Address
 from twinpool.cli.claim import Claim
 from twinpool.cli.cluster import NAMESPACE, Cluster
 from twinpool.cli.ray_calls import end, last_line, result
@@ -200,7 +201,7 @@ class RayLauncher:
             worker_id=introduction["worker_id"],
             pool=Pool(introduction["pool"]),
             incarnation=incarnation,
-            address=f"{introduction['host']}:{introduction['port']}",
+            address=str(Address(introduction["host"], introduction["port"])),
             node=introduction["node"],
             attached=attached,
         )
