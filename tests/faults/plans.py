@@ -24,10 +24,10 @@ from pathlib import Path
 
 from router.canary import NUM_TOKENS as CANARY_TOKENS
 
-HOLD_S = 30.0
+HOLD_S = 90.0
 """A worker is held no longer, whatever becomes of the test."""
 SLEEP_S = 1.0
-REACH_S = 30.0
+REACH_S = 60.0
 POLL_S = 0.002
 
 

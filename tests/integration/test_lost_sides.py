@@ -10,9 +10,10 @@ import pytest
 from tests.faults.plans import Point
 from tests.integration.asking import Asking
 from tests.integration.conftest import StartSystem
+from tests.integration.patience import impatient
 from tests.integration.watched import WatchedSystem, start_watched, wait_until
 from tests.reference import reference_case
-from twinpool.config import EngineConfig, RouterConfig
+from twinpool.config import EngineConfig
 
 SMALL = EngineConfig(dtype="float32", kv_memory_mib=16)
 NUM_BLOCKS = 22
@@ -43,7 +44,7 @@ def two_writers(
         prefill=2,
         transport=transport,
         engine=SMALL,
-        quarantine_report_s=20.0,
+        quarantine_report_s=100.0,
     )
     yield watched
     watched.system.stop()
@@ -99,7 +100,6 @@ def test_writer_that_never_lets_go_is_ended_for_its_blocks(
         tmp_path_factory.mktemp("faults") / "shm",
         transport="shm",
         engine=SMALL,
-        router=RouterConfig(grace_s=2.0, stuck_after_s=60.0),
         quarantine_report_s=0.5,
     )
     copying = watched.faults.arm(Point.COPYING, num_tokens=len(LONG.prompt_ids))
@@ -122,7 +122,6 @@ def test_prefill_pool_full_for_a_decode_side_that_is_gone_heals_without_traffic(
         tmp_path_factory.mktemp("faults") / transport,
         transport=transport,
         engine=SMALL,
-        router=RouterConfig(grace_s=2.0, stuck_after_s=2.0),
     )
     begins = [watched.faults.arm(Point.BEGIN, num_tokens=len(THIRD.prompt_ids), nth=nth) for nth in (1, 2, 3)]
     asking = [Asking(watched.system, THIRD, NUM_TOKENS) for _ in begins]
@@ -130,8 +129,9 @@ def test_prefill_pool_full_for_a_decode_side_that_is_gone_heals_without_traffic(
     wait_until(lambda: watched.worker("prefill-0").blocks_used == NUM_BLOCKS - 1)
     watched.strike("decode-0", signal.SIGSTOP)
     watched.faults.clear()
-    for each in asking:
-        each.end()
-        assert each.answered_exactly, each
+    with impatient(watched.system):
+        for each in asking:
+            each.end()
+            assert each.answered_exactly, each
     watched.come_to_rest()
     watched.system.stop()
