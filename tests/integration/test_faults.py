@@ -7,15 +7,17 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
 from router.series import RESTARTS
 from tests.integration.conftest import StartSystem
+from tests.integration.patience import impatient
 from tests.integration.running import READY_S, RunningSystem, quiesce, wait_until_ready
 from tests.reference import ReferenceCase, reference_case, reference_cases
+from twinpool.client import Chunk, Stream
 from twinpool.client.values import Completion
-from twinpool.config import EngineConfig, RouterConfig
 from twinpool.errors import DeadlineExceeded
 
 NUM_TOKENS = 24
@@ -23,7 +25,7 @@ NUM_TOKENS = 24
 
 @pytest.fixture(scope="module")
 def two_pairs(start_system: StartSystem) -> RunningSystem:
-    return start_system(prefill=2, decode=2, router=RouterConfig(grace_s=2.0, stuck_after_s=2.0))
+    return start_system(prefill=2, decode=2)
 
 
 @pytest.fixture
@@ -71,8 +73,15 @@ def num_replaced(system: RunningSystem, worker_id: str) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("number", REPLACED)
-@pytest.mark.parametrize("worker_id", ["decode-0", "prefill-1"])
+@pytest.mark.parametrize(
+    ("worker_id", "number"),
+    [
+        ("decode-0", signal.SIGKILL),
+        ("decode-0", signal.SIGTERM),
+        ("prefill-1", signal.SIGKILL),
+        ("prefill-1", signal.SIGSTOP),
+    ],
+)
 def test_streams_go_on_exactly_when_a_worker_is_struck(
     system: RunningSystem, worker_id: str, number: signal.Signals
 ) -> None:
@@ -82,29 +91,35 @@ def test_streams_go_on_exactly_when_a_worker_is_struck(
         answers = [threads.submit(ask, system, case) for case in cases]
         wait_for_rows(system, worker_id)
         strike(system, worker_id, number)
-        found = [answer.result(120.0) for answer in answers]
+        with impatient(system) if number is signal.SIGSTOP else nullcontext():
+            found = [answer.result(120.0) for answer in answers]
+            reason, deadline = REPLACED[number], time.monotonic() + READY_S
+            while num_replaced(system, worker_id)[reason] == before[reason]:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
     assert [answer.token_ids for answer in found] == [case.output_ids for case in cases]
-    deadline = time.monotonic() + READY_S
-    while num_replaced(system, worker_id) == before and time.monotonic() < deadline:
-        time.sleep(0.1)
-    reason = REPLACED[number]
-    assert num_replaced(system, worker_id) == {**before, reason: before[reason] + 1}
+
+
+def read_until_its_worker_dies(system: RunningSystem, stream: Stream[Chunk]) -> tuple[list[Chunk], str]:
+    """All chunks, and the decode worker that was killed as soon as it had made a token."""
+    pids = {worker.id: worker.pid for worker in system.operations.status().workers}
+    requests = system.system.dispatcher.scheduler.requests
+    chunks = [next(stream), next(stream)]
+    struck = system.call(lambda: requests[stream.request_id].decode_id)
+    assert struck is not None
+    os.kill(pids[struck], signal.SIGKILL)
+    return [*chunks, *stream], struck
 
 
 def test_a_lost_stream_says_that_it_was_resumed(system: RunningSystem) -> None:
     case = reference_case("plain")
     stream = system.client.generate(case.prompt_ids, max_tokens=200, temperature=0.0, ignore_eos=True)
-    first = next(stream)
-    second = next(stream)
-    workers = system.operations.status().workers
-    struck = next(each.id for each in workers if each.id.startswith("decode") and each.running)
-    strike(system, struck, signal.SIGKILL)
-    rest = list(stream)
-    summary = rest[-1].summary
+    chunks, struck = read_until_its_worker_dies(system, stream)
+    summary = chunks[-1].summary
     assert summary is not None
     assert summary.num_resumes == 1
     assert summary.workers.decode != struck
-    tokens = [token for chunk in (first, second, *rest) for token in chunk.token_ids]
+    tokens = [token for chunk in chunks for token in chunk.token_ids]
     assert len(tokens) == 200
     assert tuple(tokens[: len(case.output_ids)]) == case.output_ids
 
@@ -113,41 +128,8 @@ def test_sampled_stream_goes_on_as_if_nothing_had_happened(system: RunningSystem
     options = {"max_tokens": 80, "temperature": 1.0, "seed": 11, "ignore_eos": True}
     undisturbed = system.client.complete("Once upon a time", **options)  # type: ignore[arg-type]
     stream = system.client.generate("Once upon a time", **options)  # type: ignore[arg-type]
-    chunks = [next(stream), next(stream)]
-    workers = system.operations.status().workers
-    struck = next(each.id for each in workers if each.id.startswith("decode") and each.running)
-    strike(system, struck, signal.SIGKILL)
-    chunks += list(stream)
+    chunks, _ = read_until_its_worker_dies(system, stream)
     assert tuple(token for chunk in chunks for token in chunk.token_ids) == undisturbed.token_ids
-
-
-def test_requests_wait_while_a_pools_only_worker_is_replaced(start_system: StartSystem) -> None:
-    system = start_system()
-    case = reference_case("plain")
-    strike(system, "decode-0", signal.SIGKILL)
-    answer = ask(system, case)
-    assert answer.token_ids == case.output_ids
-    wait_until_ready(system)
-    quiesce(system)
-    system.stop()
-
-
-def test_rows_make_room_and_go_on_exactly(two_pairs: RunningSystem, start_system: StartSystem) -> None:
-    """Answers far longer than their reservations: the pool fills while all of them grow."""
-    system = start_system(engine=EngineConfig(dtype="float32", kv_memory_mib=16))
-    cases = [case for case in reference_cases() if 30 <= len(case.prompt_ids) <= 65][:6]
-
-    def ask_all(where: RunningSystem) -> list[Completion]:
-        with ThreadPoolExecutor(len(cases)) as threads:
-            return list(threads.map(lambda case: ask(where, case, 60), cases))
-
-    crowded = ask_all(system)
-    assert system.metrics()["twinpool_preemptions_total"] > 0
-    assert any(answer.num_resumes for answer in crowded)
-    roomy = ask_all(two_pairs)
-    assert [answer.token_ids for answer in crowded] == [answer.token_ids for answer in roomy]
-    quiesce(system)
-    system.stop()
 
 
 def test_deadline_ends_a_request_in_its_phase(system: RunningSystem) -> None:

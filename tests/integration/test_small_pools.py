@@ -13,6 +13,7 @@ from router.scheduling.events import SchedulerEvent, WorkerSaid
 from tests.faults.plans import Point
 from tests.integration.asking import Asking
 from tests.integration.conftest import StartSystem
+from tests.integration.patience import PATIENT_S
 from tests.integration.running import RunningSystem, quiesce
 from tests.integration.watched import start_watched, wait_until
 from tests.reference import reference_case, reference_cases
@@ -30,7 +31,7 @@ NUM_TOKENS = 8
 def small(start_system: StartSystem) -> RunningSystem:
     return start_system(
         engine=EngineConfig(dtype="float32", kv_memory_mib=SMALL_MIB),
-        router=RouterConfig(grace_s=2.0, queue_max_requests=NUM_REQUESTS),
+        router=RouterConfig(grace_s=2.0, stuck_after_s=PATIENT_S, queue_max_requests=NUM_REQUESTS),
     )
 
 
@@ -98,7 +99,7 @@ def test_rows_preempted_after_their_hand_off_go_on_as_the_reference(
         start_system,
         tmp_path_factory.mktemp("faults") / "one",
         engine=EngineConfig(dtype="float32", kv_memory_mib=16),
-        router=RouterConfig(grace_s=2.0, prefill_max_prompts=16),
+        router=RouterConfig(grace_s=2.0, stuck_after_s=PATIENT_S, prefill_max_prompts=16),
     )
     case, first = reference_case("47 tokens"), reference_case("7 tokens")
     # While the engine stands still, all come to wait for it: they are read, and grow, together.
@@ -113,5 +114,6 @@ def test_rows_preempted_after_their_hand_off_go_on_as_the_reference(
         each.end()
         assert each.answered_exactly, each
     assert any(each.summary and each.summary.num_resumes for each in asking)
+    assert watched.system.metrics()["twinpool_preemptions_total"] > 0
     watched.come_to_rest()
     watched.system.stop()
