@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -41,6 +43,9 @@ class SharedCluster:
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
             "RAY_worker_niceness": "0",
             "RAY_kill_worker_timeout_milliseconds": "500",
+            # A node that is gone is known to be gone in a second or two, instead of fifteen.
+            "RAY_health_check_period_ms": "500",
+            "RAY_health_check_failure_threshold": "3",
             "RAY_USAGE_STATS_ENABLED": "0",
             MARK: self.mark,
         }
@@ -110,9 +115,9 @@ class SharedCluster:
 class Serve:
     """A `serve` that has joined a cluster; its stderr goes to a file."""
 
-    def __init__(self, cluster: SharedCluster, log: Path, *arguments: str) -> None:
+    def __init__(self, cluster: SharedCluster, log: Path, *arguments: str, module: str) -> None:
         self.log = log
-        command = [sys.executable, "-m", "twinpool.cli.app", "serve", "--ray-address", cluster.address]
+        command = [sys.executable, "-m", module, "serve", "--ray-address", cluster.address]
         command += ["--port", "0", "--metrics-port", "0"]
         command += [] if "--ops-port" in arguments else ["--ops-port", "0"]
         command += ["--dtype", "float32", "--kv-memory-mib", "128", *arguments]
@@ -146,9 +151,10 @@ class ServeOnce:
         served.wait_until_ready()
         return served
 
-    def begin(self, *arguments: str) -> Serve:
-        """The same, without waiting."""
-        served = Serve(self._cluster, self._folder / f"serve-{len(self._all)}.log", *arguments)
+    def begin(self, *arguments: str, module: str = "twinpool.cli.app") -> Serve:
+        """The same, without waiting. module: the command line's, or a test's own."""
+        log = self._folder / f"serve-{len(self._all)}.log"
+        served = Serve(self._cluster, log, *arguments, module=module)
         self._all.append(served)
         return served
 
@@ -179,9 +185,12 @@ def require_exact_and_at_rest(served: Serve) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """Not one of those that the system gives out by itself, so that nobody is given it meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,6 +22,8 @@ from twinpool.client.status import WorkerStatus
 from twinpool.types import Pool, WorkerState
 
 NUM_TOKENS = 24
+NUM_ASKED = 100
+TELLS_SOON = "tests.integration.serve_that_tells_soon"
 WANTS = "cpus=1,memory-mib=64,resource.decode=1,label.zone=a,env.POOL_OF_TEST=decode"
 
 
@@ -32,7 +36,8 @@ def test_a_pool_waits_for_its_node_and_a_stream_outlives_the_nodes_loss(
     cluster: SharedCluster, serve: ServeOnce
 ) -> None:
     port = free_port()
-    served = serve.begin("--decode-resources", WANTS, "--ops-port", str(port))
+    patient = ("--stuck-after-s", "60")
+    served = serve.begin("--decode-resources", WANTS, "--ops-port", str(port), *patient, module=TELLS_SOON)
     served.operations = f"127.0.0.1:{port}"
     wait_for(lambda: is_waiting(served))
     reason = decode_worker(served).reason
@@ -48,27 +53,31 @@ def test_a_pool_waits_for_its_node_and_a_stream_outlives_the_nodes_loss(
     require_exact_and_at_rest(served)
     assert cluster.processes("POOL_OF_TEST=decode").keys() == {decode_worker(served).pid}
 
-    case = reference_case("plain")
+    case, decode = reference_case("plain"), decode_worker(served)
     reached = threading.Event()
 
     def ask() -> tuple[tuple[int, ...], int]:
         tokens: list[int] = []
         resumes = 0
         with Client(served.inference) as client:
-            for chunk in client.generate(case.prompt_ids, max_tokens=400, temperature=0.0, ignore_eos=True):
+            for chunk in client.generate(
+                case.prompt_ids, max_tokens=NUM_ASKED, temperature=0.0, ignore_eos=True
+            ):
                 tokens += chunk.token_ids
-                reached.set()
+                if len(tokens) > 1:  # the first is not the decode worker's
+                    reached.set()
                 resumes = chunk.summary.num_resumes if chunk.summary else 0
         return tuple(tokens), resumes
 
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(ask)
         assert reached.wait(60.0)
+        os.kill(decode.pid, signal.SIGSTOP)  # so that the answer cannot be finished before
         cluster.kill_node(node)
         wait_for(lambda: is_waiting(served))
         cluster.add_node({"decode": 1}, "zone=a")
         tokens, resumes = answer.result(120.0)
-    assert (len(tokens), resumes) == (400, 1)
+    assert (len(tokens), resumes) == (NUM_ASKED, 1)
     assert tokens[:NUM_TOKENS] == case.output_ids
     require_exact_and_at_rest(served)
 
