@@ -17,8 +17,10 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from router.scheduling.commands import SchedulerCommand
 from router.scheduling.events import Arrived, SchedulerEvent
+from router.streams import OutputStream
 from tests.contract.router.shell import SMALL_WINDOWS, detail, fields_of, reason_of
 from tests.integration.conftest import StartSystem
+from tests.integration.patience import PATIENT_S
 from tests.integration.running import RunningSystem, quiesce
 from tests.reference import ReferenceCase, reference_case, reference_cases
 from twinpool.config import EngineConfig, RouterConfig
@@ -39,7 +41,7 @@ def one_system(start_system: StartSystem) -> RunningSystem:
     """Its pools hold the whole context, so that the context is the limit."""
     return start_system(
         engine=EngineConfig(dtype="float32", kv_memory_mib=400),
-        router=RouterConfig(grace_s=2.0, slow_reader_s=10.0),
+        router=RouterConfig(grace_s=2.0, stuck_after_s=PATIENT_S, slow_reader_s=10.0),
     )
 
 
@@ -189,10 +191,17 @@ def test_more_streams_than_any_pool_of_threads_leave_health_its_answer(system: R
 # Readers.
 
 
-def tokens_kept_back(system: RunningSystem) -> int:
+class Kept:
     """Tokens that wait because a write to the slow reader is blocked."""
-    stream = system.system.dispatcher._streams.get(LONG_ID)
-    return len(stream._tokens) if stream is not None else 0
+
+    def __init__(self, system: RunningSystem) -> None:
+        self._streams = system.system.dispatcher._streams
+        self._stream: OutputStream | None = None
+
+    def num_tokens(self) -> int:
+        # The dispatcher forgets a stream with its last token; it still waits to be written.
+        self._stream = self._streams.get(LONG_ID) or self._stream
+        return len(self._stream._tokens) if self._stream is not None else 0
 
 
 def begin_reading_slowly(channel: grpc.Channel, system: RunningSystem, max_tokens: int) -> Any:
@@ -200,8 +209,9 @@ def begin_reading_slowly(channel: grpc.Channel, system: RunningSystem, max_token
     prompt = pb.TokenIds(ids=reference_case("plain").prompt_ids)
     sampling = pb.SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     request = pb.GenerateRequest(request_id=LONG_ID, token_ids=prompt, sampling=sampling)
+    kept = Kept(system)
     call = InferenceStub(channel).Generate(request, timeout=3 * PATIENCE_S)
-    wait_until(lambda: system.call(lambda: tokens_kept_back(system)) >= 8)
+    wait_until(lambda: system.call(kept.num_tokens) >= 8)
     return call
 
 
@@ -222,10 +232,10 @@ def ask_for_eight(system: RunningSystem, case: ReferenceCase) -> tuple[int, ...]
 
 @pytest.mark.timeout(300)
 def test_reader_that_stops_is_cut_off_while_its_neighbours_keep_their_pace(system: RunningSystem) -> None:
-    cases = [case for case in reference_cases() if 20 <= len(case.prompt_ids) <= 50][:4]
+    cases = [case for case in reference_cases() if 20 <= len(case.prompt_ids) <= 50][:2]
     scheduler = system.system.dispatcher.scheduler
     with channel_to(system, *SMALL_WINDOWS) as channel:
-        call = begin_reading_slowly(channel, system, max_tokens=2500)
+        call = begin_reading_slowly(channel, system, max_tokens=7000)
         with ThreadPoolExecutor(len(cases)) as threads:
             answers = list(threads.map(ask_for_eight, [system] * len(cases), cases))
         assert answers == [case.output_ids[:8] for case in cases]

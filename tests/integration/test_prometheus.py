@@ -84,7 +84,7 @@ def test_requests_and_tokens_are_those_of_the_clients(server: Prometheus, seen: 
         "sum(twinpool_setbacks_total)": 0,
         "sum(twinpool_worker_restarts_total)": 0,
     }
-    assert {expr: server.value(expr) for expr in expected} == expected
+    eventually(lambda: {expr: server.value(expr) for expr in expected}, lambda found: found == expected)
 
 
 def test_times_lie_between_the_summaries_and_the_clients_own(server: Prometheus, seen: list[Seen]) -> None:
