@@ -24,7 +24,8 @@ T = TypeVar("T")
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
 READY_S = 60.0
-QUIESCE_S = 5.0
+QUIESCE_S = 15.0
+"""A moment, on a machine that may be busy."""
 
 
 class RunningSystem:
@@ -155,13 +156,13 @@ def gauges_up(system: RunningSystem) -> list[str]:
     ]
 
 
-def come_to_rest(system: RunningSystem) -> float:
-    """The seconds until nothing is held anywhere, by what the router knows; QUIESCE_S at most.
+def come_to_rest(system: RunningSystem, within_s: float = QUIESCE_S) -> float:
+    """The seconds until nothing is held anywhere, by what the router knows; within_s at most.
 
     Workers may still be on their way to be ready.
     """
     started = time.monotonic()
-    deadline = started + QUIESCE_S
+    deadline = started + within_s
     # One wait for all of it: a worker's report may say what it holds only after its streams have ended.
     while left := (
         what_is_left(system.operations.status())

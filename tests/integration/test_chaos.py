@@ -12,6 +12,9 @@ from tests.integration.errands import CANCEL_SHARE, errands, known_questions, le
 from tests.integration.running import come_to_rest, quiesce, wait_until_ready
 from twinpool.config import RouterConfig
 
+REST_S = 5.0
+"""Within which all must be free once the last request has ended and no stopped process is left."""
+
 
 @pytest.mark.parametrize(
     ("num_requests", "seed"),
@@ -26,7 +29,7 @@ def test_no_stream_breaks_while_workers_die(start_system: StartSystem, num_reque
     questions = known_questions() + learned_questions(system)
     report = Storm(system, seed).run(errands(questions, num_requests, seed))
     # From here on: the last request has ended, and so has the last stopped process.
-    rest_s = come_to_rest(system)
+    rest_s = come_to_rest(system, REST_S)
     sys.stderr.write(f"{report}\nat rest {rest_s:.2f} s after the last request\n")
     assert report.wrong == []
     assert report.injected
