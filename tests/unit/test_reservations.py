@@ -1,70 +1,35 @@
-"""The life of a reservation, word by word: who may say what when, and when its blocks are free again."""
+"""The life of a reservation, word by word: who may say what when."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from twinpool.kv.blocks import BlockPool, Owner
+from tests.unit.reservation_bench import (
+    ADMIT,
+    HELD,
+    NUM_BLOCKS,
+    OTHER,
+    REPORT_S,
+    TOTAL_BLOCKS,
+    TTL_S,
+    WRITER,
+    A,
+    Bench,
+    gone,
+)
+from twinpool.kv.blocks import Owner
 from twinpool.kv.reservations import (
     LEGAL_STAGES,
     OWNER_IN,
     BlocksFreed,
     CacheWritten,
     Dropped,
-    Effect,
     IllegalStage,
-    Reservations,
     RowReady,
     Stage,
-    StopWriter,
-    WriterOverdue,
 )
-from twinpool.messages import NEVER_BEGUN, Admit, ReleaseReason
+from twinpool.messages import Admit, ReleaseReason
 from twinpool.types import RowParams
-
-A, WRITER, OTHER = "attempt", "writer", "other writer"
-NUM_BLOCKS, TOTAL_BLOCKS = 3, 8
-BLOCK_SIZE = 4
-TTL_S, REPORT_S = 30.0, 2.0
-FOREVER = 1e9
-ADMIT = Admit(A, 0, 5, (1,), RowParams(9))
-HELD = [Stage.RESERVED, Stage.WRITING, Stage.WRITTEN, Stage.ADMITTED, Stage.QUARANTINED]
-FREED_AT_ONCE = [Stage.RESERVED, Stage.WRITTEN]
-
-
-class Bench:
-    """One reservation of three blocks in a pool of eight, at second 0."""
-
-    def __init__(self, stage: Stage | None = Stage.RESERVED) -> None:
-        self.pool = BlockPool(TOTAL_BLOCKS)
-        self.held = Reservations(self.pool, BLOCK_SIZE)
-        if stage is None:
-            return
-        assert self.held.reserve(A, NUM_BLOCKS, WRITER, TTL_S, 0)
-        if stage is not Stage.RESERVED:
-            assert self.held.begin(A, WRITER, 0) == (0, 1, 2)
-        if stage in (Stage.WRITTEN, Stage.ADMITTED):
-            self.held.written(A, WRITER, NUM_BLOCKS, 0)
-        if stage is Stage.ADMITTED:
-            self.held.admit(ADMIT, 0)
-        if stage is Stage.QUARANTINED:
-            self.held.revoke(A, 0)
-
-    def owners(self) -> dict[Owner, int]:
-        """Who owns blocks, but for the free ones."""
-        counts = {owner: self.pool.count(owner) for owner in Owner if owner is not Owner.FREE}
-        return {owner: count for owner, count in counts.items() if count}
-
-    @property
-    def all_free(self) -> bool:
-        return self.pool.count(Owner.FREE) == TOTAL_BLOCKS and len(self.held) == 0
-
-
-def gone(reason: ReleaseReason, detail: str = "") -> Dropped:
-    return Dropped(A, reason, detail)
-
 
 # The undisturbed life.
 
@@ -282,141 +247,19 @@ def test_the_end_of_a_connection_ends_all_that_was_being_written_over_it() -> No
     assert [each.attempt for each in held] == ["another's"]
 
 
-# Giving up: revoke, expiry, loss of the router's session.
-
-GiveUp = Callable[[Reservations], list[Effect]]
-GIVE_UP: dict[str, tuple[GiveUp, Dropped]] = {
-    "revoke": (lambda held: held.revoke(A, 1.0), gone(ReleaseReason.REVOKED)),
-    "expiry": (
-        lambda held: held.expire(TTL_S, REPORT_S),
-        gone(ReleaseReason.EXPIRED, "no progress for 30 s"),
-    ),
-    "session loss": (
-        lambda held: held.session_lost(1.0),
-        gone(ReleaseReason.REVOKED, "router session lost"),
-    ),
-}
-given_up = pytest.mark.parametrize(("give_up", "dropped"), GIVE_UP.values(), ids=GIVE_UP)
-
-
-@given_up
-@pytest.mark.parametrize("early_admit", [False, True])
-@pytest.mark.parametrize("stage", FREED_AT_ONCE)
-def test_what_nobody_writes_to_is_free_at_once(
-    stage: Stage, early_admit: bool, give_up: GiveUp, dropped: Dropped
+@pytest.mark.parametrize("stage", HELD)
+def test_a_writer_that_is_gone_never_begins_and_what_it_began_waits_for_its_connections_end(
+    stage: Stage,
 ) -> None:
     bench = Bench(stage)
-    if early_admit and stage is Stage.RESERVED:
-        bench.held.admit(ADMIT, 0)
-    if stage is Stage.RESERVED and dropped.reason is ReleaseReason.EXPIRED:
-        dropped = gone(ReleaseReason.EXPIRED, NEVER_BEGUN)
-    assert give_up(bench.held) == [dropped]
-    assert bench.all_free
-
-
-@given_up
-@pytest.mark.parametrize("early_admit", [False, True])
-def test_what_is_being_written_is_stopped_and_quarantined(
-    early_admit: bool, give_up: GiveUp, dropped: Dropped
-) -> None:
-    bench = Bench(Stage.WRITING)
-    if early_admit:
-        bench.held.admit(ADMIT, 0)
-    assert give_up(bench.held) == [dropped, StopWriter(WRITER, A)]
-    assert bench.owners() == {Owner.QUARANTINE: NUM_BLOCKS}
-    assert bench.held.blocks(A, WRITER) is None
-
-
-LAST_WORDS: dict[str, Callable[[Reservations], list[Effect]]] = {
-    "written": lambda held: held.written(A, WRITER, 3, 9.0),
-    "stopped": lambda held: held.stopped(A, WRITER),
-    "connection end": lambda held: held.connection_ended(WRITER),
-}
-
-
-@given_up
-@pytest.mark.parametrize("last_word", LAST_WORDS.values(), ids=LAST_WORDS)
-def test_a_quarantine_ends_with_the_writers_last_word_and_makes_no_row(
-    give_up: GiveUp, dropped: Dropped, last_word: Callable[[Reservations], list[Effect]]
-) -> None:
-    bench = Bench(Stage.WRITING)
-    bench.held.admit(ADMIT, 0)
-    assert give_up(bench.held)[0] == dropped
-    assert last_word(bench.held) == [BlocksFreed(A)]
-    assert bench.all_free
-
-
-def test_a_quarantine_never_ends_by_time_nor_by_the_router() -> None:
-    bench = Bench(Stage.QUARANTINED)
-    held = bench.held
-    held.expire(FOREVER, REPORT_S)
-    assert held.revoke(A, FOREVER) == [gone(ReleaseReason.GONE)]
-    assert held.admit(ADMIT, FOREVER) == [gone(ReleaseReason.GONE)]
-    assert held.session_lost(FOREVER) == []
-    assert not held.evict(A)
-    held.progress(A, WRITER, FOREVER)
-    assert held.stage(A) is Stage.QUARANTINED
-    assert bench.owners() == {Owner.QUARANTINE: NUM_BLOCKS}
-
-
-def test_a_quarantine_that_lasts_too_long_is_reported_again_and_again() -> None:
-    held = Bench(Stage.QUARANTINED).held
-    overdue = WriterOverdue(A, WRITER)
-    assert held.expire(REPORT_S - 0.01, REPORT_S) == []
-    assert held.expire(REPORT_S, REPORT_S) == [overdue]
-    assert held.expire(2 * REPORT_S - 0.01, REPORT_S) == []
-    assert held.expire(2 * REPORT_S, REPORT_S) == [overdue]
-    assert held.expire(FOREVER, REPORT_S) == [overdue]
-    held.stopped(A, WRITER)
-    assert held.expire(2 * FOREVER, REPORT_S) == []
-
-
-def test_the_time_of_a_quarantine_counts_from_its_own_beginning() -> None:
-    held = Bench(Stage.WRITING).held
-    held.revoke(A, 20.0)
-    assert held.expire(20.0 + REPORT_S - 0.01, REPORT_S) == []
-    assert held.expire(20.0 + REPORT_S, REPORT_S) == [WriterOverdue(A, WRITER)]
-
-
-@pytest.mark.parametrize("stage", [Stage.RESERVED, Stage.WRITING, Stage.WRITTEN])
-def test_expiry_counts_from_the_last_progress(stage: Stage) -> None:
-    bench = Bench(Stage.RESERVED)
-    held = bench.held
-    renewed_at = 0.0
-    if stage is not Stage.RESERVED:
-        held.begin(A, WRITER, 10.0)
-        held.progress(A, WRITER, 20.0)
-        renewed_at = 20.0
-    if stage is Stage.WRITTEN:
-        held.written(A, WRITER, 3, 25.0)
-        renewed_at = 25.0
-    if stage is not Stage.WRITING:
-        held.progress(A, WRITER, renewed_at + 5)  # nobody writes, so there is no progress
-    assert held.expire(renewed_at + TTL_S - 0.01, REPORT_S) == []
-    detail = NEVER_BEGUN if stage is Stage.RESERVED else "no progress for 30 s"
-    assert held.expire(renewed_at + TTL_S, REPORT_S)[0] == gone(ReleaseReason.EXPIRED, detail)
-
-
-def test_begin_renews_the_expiry() -> None:
-    held = Bench(Stage.RESERVED).held
-    held.begin(A, WRITER, 10.0)
-    assert held.expire(TTL_S, REPORT_S) == []
-
-
-def test_a_row_never_expires_and_outlives_the_router_until_the_engine_evicts_it() -> None:
-    bench = Bench(Stage.ADMITTED)
-    assert bench.held.expire(FOREVER, REPORT_S) == []
-    assert bench.held.session_lost(FOREVER) == []
-    assert bench.held.stage(A) is Stage.ADMITTED
-    assert bench.held.evict(A)
-    assert bench.all_free
-
-
-@pytest.mark.parametrize("stage", [None, *(stage for stage in HELD if stage is not Stage.ADMITTED)])
-def test_only_a_row_is_evicted(stage: Stage | None) -> None:
-    bench = Bench(stage)
-    assert not bench.held.evict(A)
-    assert bench.held.stage(A) is stage
+    effects = bench.held.writer_gone(WRITER, 1.0)
+    if stage is Stage.RESERVED:
+        assert [type(effect) for effect in effects] == [Dropped]
+        assert bench.all_free
+    else:
+        assert effects == []
+        assert bench.held.stage(A) is stage
+    assert bench.held.writer_gone(OTHER, 1.0) == []
 
 
 # Words about an attempt that is not there.
@@ -433,18 +276,3 @@ def test_a_retry_takes_new_blocks_while_the_old_ones_are_quarantined() -> None:
     assert bench.held.reserve("retry", NUM_BLOCKS, OTHER, TTL_S, 1.0)
     assert bench.held.begin("retry", OTHER, 1.0) == (3, 4, 5)
     assert bench.held.begin(A, WRITER, 1.0) is None
-
-
-@pytest.mark.parametrize("stage", HELD)
-def test_a_writer_that_is_gone_never_begins_and_what_it_began_waits_for_its_connections_end(
-    stage: Stage,
-) -> None:
-    bench = Bench(stage)
-    effects = bench.held.writer_gone(WRITER, 1.0)
-    if stage is Stage.RESERVED:
-        assert [type(effect) for effect in effects] == [Dropped]
-        assert bench.all_free
-    else:
-        assert effects == []
-        assert bench.held.stage(A) is stage
-    assert bench.held.writer_gone(OTHER, 1.0) == []
