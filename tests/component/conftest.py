@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.component.ray_pair import RayPair, running_actor, running_pair
 from tests.component.router_double import RouterDouble
 from tests.component.running_workers import RunningWorkers, shared_weights
 from tests.component.shm_bench import ShmBench
+from twinpool.cli.cluster import Cluster
 from twinpool.config import DEFAULT_MODEL
 from twinpool.model.config import PreparedModel
 from twinpool.model.pull import pull
@@ -30,6 +32,20 @@ def bench() -> Iterator[ShmBench]:
     bench = ShmBench()
     yield bench
     bench.end()
+
+
+@pytest.fixture(scope="module")
+def ray_actor(ray_session: Cluster) -> Iterator[tuple[str, Any]]:
+    """A decode side; shared by the tests that leave it alive, since it takes seconds to start."""
+    with running_actor() as named:
+        yield named
+
+
+@pytest.fixture
+def pair(ray_actor: tuple[str, Any]) -> Iterator[RayPair]:
+    """The sides of a `ray` hand-off, anew for each test."""
+    with running_pair(*ray_actor) as pair:
+        yield pair
 
 
 @pytest.fixture(scope="session")

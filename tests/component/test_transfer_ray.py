@@ -1,124 +1,28 @@
-"""The `ray` transport with a real cluster: the receiver lives in an actor, the sender in this process."""
+"""The `ray` transport with a real cluster: caches on their way, and what becomes of them when a side ends."""
 
 from __future__ import annotations
 
-import secrets
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import ray
 
-from tests.component.handoff_ends import SMALL, WAIT_S, SenderLog, identity, random_storage
-from tests.component.ray_decode_side import NUM_BLOCKS, start_decode_side
+from tests.component.handoff_ends import SMALL, WAIT_S
+from tests.component.ray_decode_side import NUM_BLOCKS
+from tests.component.ray_pair import WRITER, RayPair, ask, running_actor, running_pair
 from twinpool.cli.cluster import Cluster
-from twinpool.config import HandoffConfig
-from twinpool.kv.storage import KvStorage
-from twinpool.messages import JoinPair, Released, ReleaseReason, Written
-from twinpool.transfer.connect import connect_pair
-from twinpool.transfer.port import HandoffRefused, HandoffSender
-from twinpool.transfer.ray_sender import RaySender, connect_ray
-from twinpool.types import HandoffEndpoint
+from twinpool.messages import Released, ReleaseReason, Written
+from twinpool.transfer.ray_sender import RaySender
 from twinpool.worker_actor import GROUPS
 
-ANSWER_S = 30.0
-WRITER = "prefill-0-bb"
 NUM_THREADS = max(GROUPS.values())
 
 
-def ask(reference: Any) -> Any:
-    answer: Any = ray.get(reference, timeout=ANSWER_S)
-    return answer
-
-
-class RayPair:
-    """A decode side in an actor, and senders to it."""
-
-    def __init__(self, decode: str, actor: Any, *, checksum: bool = False) -> None:
-        self.decode = decode
-        self.actor = actor
-        ask(actor.begin_anew.remote(checksum=checksum))
-        self.source = random_storage(SMALL, 8)
-        self.log = SenderLog()
-        self._checksum = checksum
-        self._senders: list[HandoffSender] = []
-
-    def connect(self, writer: str = WRITER) -> RaySender:
-        sender = connect_ray(
-            self.decode,
-            self.decode,
-            identity(writer),
-            self.source,
-            self.log,
-            checksum=self._checksum,
-            timeout_s=ANSWER_S,
-        )
-        self.own(sender)
-        return sender
-
-    def own(self, sender: HandoffSender) -> None:
-        """Close it with the pair."""
-        self._senders.append(sender)
-
-    def begin(
-        self, sender: RaySender, attempt: str, num_blocks: int, writer: str = WRITER
-    ) -> tuple[int, ...]:
-        """Reserve and begin; the reserved blocks."""
-        blocks: tuple[int, ...] = ask(self.actor.reserve.remote(attempt, num_blocks, writer))
-        sender.begin(attempt)
-        self.log.heard.wait_for(("accepted", attempt))
-        return blocks
-
-    def holds(self, reserved: tuple[int, ...], sent: list[int]) -> bool:
-        """Whether reserved blocks hold the bytes of ours."""
-        expected = self.source.block_bytes_view()[sent].numpy().tobytes()
-        return bool(ask(self.actor.bytes_of.remote(reserved)) == expected)
-
-    def end(self) -> None:
-        for sender in self._senders:
-            sender.close()
-
-
-@contextmanager
-def running_actor() -> Iterator[tuple[str, Any]]:
-    """Its name and its handle."""
-    decode = f"decode-0-{secrets.token_hex(4)}"
-    actor = start_decode_side(decode)
-    yield decode, actor
-    ray.kill(actor, no_restart=True)
-
-
-@contextmanager
-def running_pair(decode: str, actor: Any, *, checksum: bool = False) -> Iterator[RayPair]:
-    before = set(threading.enumerate())
-    pair = RayPair(decode, actor, checksum=checksum)
-    yield pair
-    pair.end()
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("handoff"):
-            thread.join(WAIT_S)
-            assert not thread.is_alive()
-
-
-@pytest.fixture(scope="module")
-def actor(ray_session: Cluster) -> Iterator[tuple[str, Any]]:
-    """Shared by the tests that leave it alive, since it takes seconds to start."""
-    with running_actor() as named:
-        yield named
-
-
 @pytest.fixture
-def pair(actor: tuple[str, Any]) -> Iterator[RayPair]:
-    with running_pair(*actor) as pair:
-        yield pair
-
-
-@pytest.fixture
-def checking_pair(actor: tuple[str, Any]) -> Iterator[RayPair]:
-    with running_pair(*actor, checksum=True) as pair:
+def checking_pair(ray_actor: tuple[str, Any]) -> Iterator[RayPair]:
+    with running_pair(*ray_actor, checksum=True) as pair:
         yield pair
 
 
@@ -337,74 +241,3 @@ def _wait_until_store_is_empty() -> None:
     while "Plasma memory usage 0 MiB, 0 objects" not in (summary := summarize(address, stats_only=True)):
         assert time.monotonic() < deadline, summary
         time.sleep(0.1)
-
-
-def test_wrong_secret_is_refused(pair: RayPair) -> None:
-    stranger = identity(WRITER, secret="guessed")
-    with pytest.raises(HandoffRefused, match="wrong cluster secret"):
-        connect_ray(
-            pair.decode, pair.decode, stranger, pair.source, pair.log, checksum=False, timeout_s=ANSWER_S
-        )
-
-
-def test_other_layout_is_refused_by_field(pair: RayPair) -> None:
-    other = identity(WRITER, fields={"dtype": "bfloat16"})
-    with pytest.raises(HandoffRefused, match="dtype differs"):
-        connect_ray(
-            pair.decode, pair.decode, other, pair.source, pair.log, checksum=False, timeout_s=ANSWER_S
-        )
-
-
-def test_actor_that_is_not_there_is_refused(ray_session: Cluster) -> None:
-    with pytest.raises(HandoffRefused, match="no actor nobody"):
-        connect_ray(
-            "nobody",
-            "d",
-            identity(WRITER),
-            random_storage(SMALL, 1),
-            SenderLog(),
-            checksum=False,
-            timeout_s=5,
-        )
-
-
-# Which transport a pair takes.
-
-
-def _connect(config: HandoffConfig, endpoint: HandoffEndpoint, decode: str) -> HandoffSender:
-    source: KvStorage = random_storage(SMALL, 1)
-    return connect_pair(JoinPair(decode, endpoint), identity(WRITER), source, config, SenderLog())
-
-
-@pytest.mark.parametrize(
-    ("transport", "unix_path"), [("ray", "\0not-there"), ("auto", "\0not-there"), ("auto", "")]
-)
-def test_pair_takes_ray_where_shared_memory_is_not_reached(
-    pair: RayPair, transport: str, unix_path: str
-) -> None:
-    endpoint = HandoffEndpoint(unix_path, pair.decode)
-    sender = _connect(HandoffConfig(transport=transport), endpoint, pair.decode)
-    pair.own(sender)
-    assert sender.transport == "ray"
-
-
-@pytest.mark.parametrize(
-    "endpoint", [HandoffEndpoint("\0not-there", "actor"), HandoffEndpoint("\0not-there")]
-)
-def test_shm_alone_reports_why_it_cannot_connect(endpoint: HandoffEndpoint) -> None:
-    transport = "shm" if endpoint.actor_name else "auto"
-    with pytest.raises(ConnectionRefusedError):
-        _connect(HandoffConfig(transport=transport), endpoint, "decode")
-
-
-@pytest.mark.parametrize(
-    ("transport", "endpoint"),
-    [
-        ("shm", HandoffEndpoint(actor_name="a")),
-        ("ray", HandoffEndpoint("\0path")),
-        ("auto", HandoffEndpoint()),
-    ],
-)
-def test_pair_without_a_common_transport_is_refused(transport: str, endpoint: HandoffEndpoint) -> None:
-    with pytest.raises(HandoffRefused, match=f"offers no {transport} transport"):
-        _connect(HandoffConfig(transport=transport), endpoint, "decode")
