@@ -15,7 +15,7 @@ set_ray_environment()
 
 # What tests share asserts too, and is to say what it found.
 pytest.register_assert_rewrite(
-    *(f"tests.{folder}" for folder in ("component", "contract", "integration", "unit"))
+    *(f"tests.{folder}" for folder in ("component", "contract", "integration", "property", "unit"))
 )
 
 from twinpool.cli.cluster import Cluster, ray_cluster  # noqa: E402

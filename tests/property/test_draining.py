@@ -1,5 +1,5 @@
 """Rows move off workers that leave, and whatever is struck meanwhile: every request ends once with the tokens
-of an undisturbed run, and afterwards nobody holds anything. The world is that of the scheduler's machine."""
+of an undisturbed run, and afterwards nobody holds anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from router.ports import Request
 from router.scheduling.requests import Phase, RequestState
-from tests.property.test_scheduler_machine import FAULTS, GRACE_S, SECONDS, SchedulerMachine
+from tests.property.simulated_system import FAULTS, GRACE_S, SECONDS, SimulatedSystem
 from tests.property.witness import Answer
 from twinpool.types import Pool, RowParams
 
@@ -55,8 +55,8 @@ SCENE = st.builds(
 )
 
 
-class Stage(SchedulerMachine):
-    """The machine's world, in which scenes are played. repeats: whether messages come again, late."""
+class Stage(SimulatedSystem):
+    """The system, in which scenes are played. repeats: whether messages come again, late."""
 
     repeats = False
 
@@ -82,9 +82,9 @@ class Stage(SchedulerMachine):
         self.let_time_pass(scene.seconds, at_once=False)
 
     def arrive_with_much_to_do(self, num_prompt: int, order: random.Random) -> None:
-        number = len(self.watched) + 1
+        number = len(self.router.watched) + 1
         params = RowParams(order.randint(12, 60), ignore_eos=True)
-        self.submit(Request(f"r{number}", (number,) * num_prompt, params), Answer(number, None))
+        self.router.submit(Request(f"r{number}", (number,) * num_prompt, params), Answer(number, None))
 
     def soon(self, order: random.Random, wanted: Callable[[RequestState], bool]) -> RequestState | None:
         """A request of which this holds, once there is one; None if there is none for long."""
@@ -112,9 +112,9 @@ class Stage(SchedulerMachine):
 def test_rows_move_while_they_go_on_and_nothing_is_lost(
     prefill: int, decode: int, sockets: bool, repeats: bool, scenes: list[Scene]
 ) -> None:
-    stage = Stage()
+    stage = Stage(NUM_BLOCKS, sockets=sockets, most_attempts=2)
     stage.repeats = repeats
-    stage.start(NUM_BLOCKS, prefill, decode, ready=True, sockets=sockets, most_attempts=2)
+    stage.start(prefill, decode, ready=True)
     for scene in scenes:
         stage.play(scene)
-    stage.teardown()
+    stage.end()

@@ -1,0 +1,194 @@
+"""Watches what a scheduler says about workers, and knows independently what it may tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from router.scheduling.commands import ReplaceCause, ReplaceWorker
+from router.scheduling.events import SchedulerEvent, WorkerSaid
+from router.scheduling.requests import Phase, RequestState
+from router.scheduling.scheduler import Scheduler, SchedulerLimits
+from tests.property.simulated_workers import Worker
+from tests.property.witness import Watched
+from twinpool import messages as m
+
+
+class FleetWitness:
+    """What the router has heard of workers, and what they have been told.
+
+    workers: those in seats, by id. decodes: incarnations of decode workers. watched: requests, by name.
+    leaving: by worker, what it was told to drop and has not said to be gone. moved_at: by incarnation, when
+    the router last heard that it moves. draining: by incarnation, when its grace ends. moves: attempts that
+    rows move to; whether their copy was asked for. num_moving: those whose end has not been said.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        limits: SchedulerLimits,
+        workers: Mapping[str, Worker],
+        decodes: Container[str],
+        watched: Mapping[str, Watched],
+    ) -> None:
+        self.scheduler = scheduler
+        self.limits = limits
+        self.workers = workers
+        self.decodes = decodes
+        self.watched = watched
+        self.reserved: set[str] = set()
+        self.prefilled: set[str] = set()
+        self.admitted: set[str] = set()
+        self.draining: dict[str, float] = {}
+        self.moves: dict[str, bool] = {}
+        self.num_moving = 0
+        self.leaving: dict[str, set[str]] = {}
+        self.moved_at: dict[str, tuple[int, float]] = {}
+        self.replacing: tuple[str, float] | None = None
+        self.ticked_at = 0.0
+
+    # What the router hears.
+
+    def up(self, worker: Worker, now: float) -> None:
+        self.leaving[worker.worker_id] = set()
+        self.moved_at[worker.incarnation] = (0, now)
+        self.replacement_over(worker.worker_id)
+
+    def down(self, worker: Worker) -> None:
+        self.leaving[worker.worker_id] = set()
+        if worker.incarnation in self.draining:
+            self.replacement_over(worker.worker_id)
+
+    def replacement_over(self, worker_id: str) -> None:
+        if self.replacing is not None and self.replacing[0] == worker_id:
+            self.replacing = None
+
+    def drain(self, worker: Worker, until: float) -> None:
+        self.draining[worker.incarnation] = min(until, self.draining.get(worker.incarnation, until))
+
+    def tick(self, now: float) -> None:
+        if now - self.ticked_at > 1.0:
+            self.moved_at = {life: (turns, now) for life, (turns, _) in self.moved_at.items()}
+        self.ticked_at = now
+
+    def hear(self, event: SchedulerEvent, now: float) -> None:
+        if not isinstance(event, WorkerSaid) or event.incarnation not in self.moved_at:
+            return
+        message = event.message
+        load = message if isinstance(message, m.LoadReport) else getattr(message, "load", None)
+        if load is not None and load.progress != self.moved_at[event.incarnation][0]:
+            self.moved_at[event.incarnation] = (load.progress, now)
+        worker = self.workers.get(event.worker_id)
+        if isinstance(message, m.Released) and worker and worker.incarnation == event.incarnation:
+            self.leaving[event.worker_id].discard(message.attempt)
+        if isinstance(message, m.Released) and message.reason is m.ReleaseReason.EXPIRED:
+            self.hand_off_stood_still(message)
+
+    def hand_off_stood_still(self, message: m.Released) -> None:
+        """Time was lost, though nothing else: that may cost its request too."""
+        for state in self.scheduler.requests.values():
+            queued = message.detail == m.NEVER_BEGUN and state.phase is Phase.PREFILLING
+            if state.attempt == message.attempt and not queued:
+                self.watched[state.request_id].may_fail = True
+
+    # What the scheduler may say.
+
+    def may_make_room(self, event: SchedulerEvent) -> list[str]:
+        """Requests that a worker's paused rows may preempt, the one to take last."""
+        if not isinstance(event, WorkerSaid) or not isinstance(event.message, m.RowsPaused):
+            return []
+        if self.leaving[event.worker_id]:
+            return []
+        states = [
+            state
+            for state in self.scheduler.requests.values()
+            if state.decode_id == event.worker_id and state.phase is not Phase.QUEUED
+        ]
+        return [state.request_id for state in sorted(states, key=lambda state: state.arrival)[1:]]
+
+    def check_drained(self, worker: Worker, incarnation: str) -> None:
+        """Only a worker that is empty, as was asked, is ended."""
+        assert worker.incarnation == incarnation
+        assert incarnation in self.draining
+        assert worker.holds_nothing
+
+    def check_replaced(self, command: ReplaceWorker, now: float) -> None:
+        """Only what has not moved, or has written, for too long is replaced; and one after the other."""
+        assert self.workers[command.worker_id].incarnation == command.incarnation
+        if command.cause is ReplaceCause.STUCK:
+            assert now - self.moved_at[command.incarnation][1] > self.limits.stuck_after_s
+        assert self.replacing is None or now - self.replacing[1] >= 60
+        self.replacing = (command.worker_id, now)
+
+    def takes_new(self, incarnation: str) -> bool:
+        """Whether it is not to leave, and moved not long before the router last looked."""
+        moved_at = self.moved_at[incarnation][1]
+        return incarnation not in self.draining and self.ticked_at - moved_at <= self.limits.stuck_after_s
+
+    def check_told(self, worker: Worker, command: m.Command, placed: list[Watched]) -> None:
+        """A worker in service may be told this now. placed: gets the request, if this places one."""
+        assert self.scheduler.fleet.worker(worker.worker_id) is not None
+        match command:
+            case m.Reserve(attempt, num_tokens, writer):
+                assert self.takes_new(worker.incarnation)
+                assert attempt not in self.reserved | self.prefilled
+                self.reserved.add(attempt)
+                watched = self.watched_by_attempt(attempt)
+                least = len(watched.request.prompt_ids) + len(watched.log) + 1
+                if writer in self.decodes:
+                    assert writer in self.draining
+                    assert (
+                        least
+                        <= num_tokens
+                        <= len(watched.request.prompt_ids) + watched.request.params.max_tokens
+                    )
+                    self.moves[attempt] = False
+                    self.num_moving += 1
+                else:
+                    assert self.takes_new(writer)
+                    assert num_tokens == least
+                    placed.append(watched)
+            case m.Prefill(attempt, decode=decode):
+                assert not {worker.incarnation, decode} & set(self.draining)
+                assert attempt not in self.prefilled
+                assert (decode is not None) == (attempt in self.reserved)
+                self.prefilled.add(attempt)
+                watched = self.watched_by_attempt(attempt)
+                assert list(command.output_ids) == watched.log
+                watched.overtaken_at = None
+                if decode is None:
+                    placed.append(watched)
+            case m.MoveRow(_, to, decode):
+                assert worker.incarnation in self.draining
+                assert decode not in self.draining
+                assert self.moves[to] is False
+                self.moves[to] = True
+            case m.Admit(attempt):
+                assert attempt in self.reserved
+                assert self.moves.get(attempt, attempt in self.prefilled)
+                assert attempt not in self.admitted
+                self.admitted.add(attempt)
+            case m.Revoke(attempt) | m.Evict(attempt):
+                self.leaving[worker.worker_id].add(attempt)
+
+    def watched_by_attempt(self, attempt: str) -> Watched:
+        states = self.scheduler.requests.values()
+        held = (state for state in states if attempt in (state.attempt, state.move and state.move.attempt))
+        return self.watched[next(held).request_id]
+
+    def check_order(self, placed: list[Watched], now: float) -> None:
+        """Those placed at once go in the queue's order, and none that waits is overtaken without end."""
+        names = [each.request.request_id for each in placed if not each.is_canary]
+        places = [place(self.scheduler.requests[name]) for name in names]
+        assert places == sorted(places)
+        for state in self.scheduler.queue:
+            older = self.watched[state.request_id]
+            if older.is_canary or not any(place(state) < other for other in places):
+                continue
+            if older.overtaken_at is None:
+                older.overtaken_at = now
+            assert now - older.overtaken_at < self.limits.overtake_s
+
+
+def place(state: RequestState) -> tuple[bool, bool, int]:
+    """Canaries, then resumed requests, then new ones; each by first arrival."""
+    return (state.request.pair is None, not state.log, state.arrival)
