@@ -1,4 +1,4 @@
-"""The random choice of one token: a counter-based number, and the distribution that it inverts."""
+"""The random choice of one token: counter-based numbers, and the race of tokens that they decide."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from twinpool.types import RowParams
 _MASK64 = (1 << 64) - 1
 
 
-def uniform(seed: int, choice_index: int, position: int) -> float:
-    """The random number in [0, 1) for one token: a function of its arguments alone.
+def uniforms(seed: int, choice_index: int, position: int, size: int) -> NDArray[np.float64]:
+    """The random numbers in (0, 1] for one token, as many as may be drawn: a function of its arguments alone.
 
-    Philox4x64-10 with key (seed, choice) and counter position + 1 (Salmon et al., "Parallel random numbers:
-    as easy as 1, 2, 3", SC'11), so that a resumed choice draws what an undisturbed one would have drawn.
+    Philox4x64-10 with key (seed, choice) and counters (1, position), (2, position), ..., of four numbers each
+    (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11), so that a resumed choice draws what
+    an undisturbed one would have drawn.
     """
     key = np.array([seed & _MASK64, choice_index], dtype=np.uint64)
-    counter = np.array([position, 0, 0, 0], dtype=np.uint64)
-    raw = int(np.random.Philox(key=key, counter=counter).random_raw())
-    return (raw >> 11) * 2.0**-53
+    counter = np.array([0, position, 0, 0], dtype=np.uint64)
+    raw = np.random.Philox(key=key, counter=counter).random_raw(size)
+    return np.asarray((raw >> np.uint64(11)) + np.uint64(1), dtype=np.float64) * 2.0**-53
 
 
-def draw(logits: NDArray[np.float64], params: RowParams, number: float) -> int:
-    """Invert the cumulative distribution, taken in order of token ids, at number in [0, 1).
+def draw(logits: NDArray[np.float64], params: RowParams, numbers: NDArray[np.float64]) -> int:
+    """The token that comes first, where each comes after -log(number) / weight: it has its weight's share.
 
-    logits: `[vocab_size]`. Temperature (above 0) comes first, then top-k, then top-p over what top-k kept.
+    logits, numbers: `[vocab_size]`. Temperature (above 0) comes first, then top-k, then top-p over what top-k
+    kept. The race is the Gumbel-max trick (Maddison et al., "A* sampling", NIPS'14). Inverting the cumulative
+    distribution would need one number, and would shift every later token's share by the rounding of all
+    before it: a resumed choice, whose cache was computed in another order, would soon draw another token.
     """
     weights = np.exp((logits - logits.max()) / params.temperature)
     if 0 < params.top_k < weights.size:
@@ -33,11 +37,13 @@ def draw(logits: NDArray[np.float64], params: RowParams, number: float) -> int:
         _keep_largest(weights, params.top_k, threshold)
     if params.top_p < 1.0:
         _keep_nucleus(weights, params.top_p)
-    cumulative = np.cumsum(weights)
-    # The first sum above the number's share, so that a token of weight 0 is never drawn.
-    index = int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))
-    # The share may round up to the whole sum.
-    return index if index < weights.size else int(np.flatnonzero(weights)[-1])
+    # The likeliest token, of weight 1, sets a time to beat. As -log(u) >= 1 - u, few need a logarithm.
+    time_to_beat = -np.log(numbers[weights.argmax()])
+    fast = np.flatnonzero(1.0 - numbers <= weights * time_to_beat)
+    fast = fast[weights[fast] > 0]
+    with np.errstate(over="ignore"):
+        times = -np.log(numbers[fast]) / weights[fast]
+    return int(fast[times.argmin()])
 
 
 def _keep_nucleus(weights: NDArray[np.float64], top_p: float) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from twinpool.engine.batch import SamplingRow
-from twinpool.engine.draw import draw, uniform
+from twinpool.engine.draw import draw, uniforms
 
 
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
@@ -25,5 +25,5 @@ def _token(logits: Tensor, row: SamplingRow) -> int:
     # its wide copy stays in cache.
     if row.params.temperature == 0:
         return int(np.argmax(logits.float().numpy()))
-    number = uniform(row.params.seed, row.choice_index, row.position)
-    return draw(logits.double().numpy(), row.params, number)
+    numbers = uniforms(row.params.seed, row.choice_index, row.position, len(logits))
+    return draw(logits.double().numpy(), row.params, numbers)
