@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.patience import PATIENT
 from tests.integration.running import RunningSystem, quiesce
+from tests.integration.scraping import Prometheus, prometheus
 from tests.integration.shared_cluster import ServeOnce, SharedCluster, wait_for
 from twinpool.cli.cluster import Cluster
 from twinpool.cli.launcher import BUILDERS, Builders
@@ -79,6 +80,13 @@ def system(one_pair: RunningSystem) -> Iterator[RunningSystem]:
     """The same, and at rest again after the test."""
     yield one_pair
     quiesce(one_pair)
+
+
+@pytest.fixture(scope="module")
+def server(one_pair: RunningSystem) -> Iterator[Prometheus]:
+    """A real Prometheus that scrapes it."""
+    with prometheus(str(one_pair.system.metrics)) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import pytest
 
 from scripts import make_dashboards
-from tests.integration.conftest import StartSystem
 from tests.integration.running import RunningSystem, quiesce
-from tests.integration.scraping import PROMETHEUS, WHY_SKIPPED, Prometheus, eventually, prometheus
+from tests.integration.scraping import PROMETHEUS, WHY_SKIPPED, Prometheus, eventually
 
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason=WHY_SKIPPED)
 NUM_CLIENTS = 4
@@ -80,14 +79,8 @@ class Load:
 
 
 @pytest.fixture(scope="module")
-def system(start_system: StartSystem) -> RunningSystem:
-    return start_system()
-
-
-@pytest.fixture(scope="module")
-def server(system: RunningSystem) -> Iterator[Prometheus]:
-    with prometheus(str(system.system.metrics)) as running:
-        yield running
+def system(one_pair: RunningSystem) -> RunningSystem:
+    return one_pair
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 
 import pytest
 
 from scripts.metrics_catalogue import queryable
-from tests.integration.conftest import StartSystem
 from tests.integration.running import GAUGES_AT_REST, RunningSystem, quiesce
-from tests.integration.scraping import PROMETHEUS, WHY_SKIPPED, Prometheus, eventually, prometheus
+from tests.integration.scraping import PROMETHEUS, WHY_SKIPPED, Prometheus, eventually
 from twinpool.client.values import Summary
 
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason=WHY_SKIPPED)
@@ -33,14 +31,8 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def system(start_system: StartSystem) -> RunningSystem:
-    return start_system()
-
-
-@pytest.fixture(scope="module")
-def server(system: RunningSystem) -> Iterator[Prometheus]:
-    with prometheus(str(system.system.metrics)) as running:
-        yield running
+def system(one_pair: RunningSystem) -> RunningSystem:
+    return one_pair
 
 
 @pytest.fixture(scope="module")
