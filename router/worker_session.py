@@ -12,8 +12,10 @@ import grpc
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.logs import without_words
 from twinpool.messages import Command, Event, Hello
+from twinpool.rpc.command_codec import command_to_pb
+from twinpool.rpc.event_codec import event_from_pb
 from twinpool.rpc.limits import SECRET_KEY, SESSION_OPTIONS
-from twinpool.rpc.worker_codec import UnknownMessage, command_to_pb, event_from_pb
+from twinpool.rpc.wire_values import UnknownMessage
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.v1 import worker_pb2_grpc as pb_grpc
 

@@ -1,7 +1,8 @@
 """What the router and its workers say to each other, as frozen dataclasses.
 
-`twinpool.rpc.worker_codec` turns them into protobuf and back; `proto/twinpool/v1/worker.proto`
-comments every field. An `attempt` is one try of one choice and is never used twice.
+`twinpool.rpc.command_codec` and `event_codec` turn them into protobuf and back;
+`proto/twinpool/v1/worker.proto` comments every field. An `attempt` is one try of one choice and is never
+used twice.
 """
 
 from __future__ import annotations

@@ -12,13 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinpool import messages as m
-from twinpool.rpc.worker_codec import (
-    UnknownMessage,
-    command_from_pb,
-    command_to_pb,
-    event_from_pb,
-    event_to_pb,
-)
+from twinpool.rpc.command_codec import command_from_pb, command_to_pb
+from twinpool.rpc.event_codec import event_from_pb, event_to_pb
+from twinpool.rpc.wire_values import UnknownMessage
 from twinpool.v1 import worker_pb2 as pb
 
 COMMANDS: tuple[type, ...] = get_args(m.Command)

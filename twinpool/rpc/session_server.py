@@ -20,8 +20,9 @@ from typing import Protocol, TypeVarTuple
 import grpc
 
 from twinpool.messages import Command, Event, Hello
+from twinpool.rpc.command_codec import command_from_pb
+from twinpool.rpc.event_codec import event_to_pb
 from twinpool.rpc.limits import SECRET_KEY, SESSION_OPTIONS, TAKEN_OVER
-from twinpool.rpc.worker_codec import command_from_pb, event_to_pb
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.v1 import worker_pb2_grpc as pb_grpc
 
