@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from twinpool.kv.audit import Claim, audit_blocks, count_blocks
 from twinpool.kv.blocks import BlockPool
 from twinpool.kv.reservations import OWNER_IN, Reservations, Stage
-from twinpool.messages import Audited, HeldAttempt
+from twinpool.session.messages import Audited, HeldAttempt
 
 
 def audit_decode(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from twinpool.engine.batch import DecodeRow, SamplingRow
 from twinpool.kv.reservations import RowReady
-from twinpool.messages import RowToken
+from twinpool.session.messages import RowToken
 from twinpool.types import RowParams, finish_reason
 
 

@@ -26,7 +26,7 @@ from twinpool.kv.reservations import (
     StopWriter,
     WriterOverdue,
 )
-from twinpool.messages import (
+from twinpool.session.messages import (
     Admit,
     Event,
     Granted,
@@ -41,8 +41,8 @@ from twinpool.messages import (
     StepDone,
     Written,
 )
-from twinpool.pulse import Pulse
 from twinpool.transfer.port import HandoffReceiver
+from twinpool.worker.pulse import Pulse
 
 Checksum = Callable[[int], int]
 """The checksum of one block's bytes."""

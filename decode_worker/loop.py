@@ -21,12 +21,12 @@ from decode_worker.custody import Custody
 from decode_worker.moves import Moves
 from twinpool.engine.apart import step_apart
 from twinpool.engine.runner import Engine
-from twinpool.inbox import Inbox
 from twinpool.kv.reservations import RowReady
-from twinpool.messages import Audit, Event, Evict, MoveRow, ReleaseReason
-from twinpool.pulse import Pulse
+from twinpool.session.messages import Audit, Event, Evict, MoveRow, ReleaseReason
 from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
 from twinpool.transfer.port import HandoffSender
+from twinpool.worker.inbox import Inbox
+from twinpool.worker.pulse import Pulse
 
 log = logging.getLogger(__name__)
 IDLE_WAIT_S = 0.25

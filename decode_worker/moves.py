@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from decode_worker.batch import Batch, Row
 from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP, blocks_for
-from twinpool.messages import Event, MoveFailed, MoveRow, RowMoved
+from twinpool.session.messages import Event, MoveFailed, MoveRow, RowMoved
 from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
 from twinpool.transfer.port import HandoffSender
 

@@ -12,9 +12,8 @@ from typing import Any
 from decode_worker.custody import Custody
 from decode_worker.loop import DecodeLoop, EvictAll, Message, Stop
 from twinpool.engine.runner import Engine
-from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool
-from twinpool.messages import (
+from twinpool.session.messages import (
     Admit,
     Audit,
     Command,
@@ -27,17 +26,18 @@ from twinpool.messages import (
     Revoke,
     WriterGone,
 )
-from twinpool.pulse import REPORT_INTERVAL_S, Pulse
-from twinpool.rpc.session_server import SessionServer
+from twinpool.session.server import SessionServer
 from twinpool.transfer.connect import Connector, connect_pair, pair_connection
 from twinpool.transfer.pairs import Pairs
 from twinpool.transfer.port import HandoffReceiver
 from twinpool.transfer.ray_receiver import RayReceiver
 from twinpool.transfer.shm_receiver import ShmReceiver
 from twinpool.types import HandoffEndpoint, Pool
-from twinpool.worker_engine import load_worker_engine
-from twinpool.worker_spec import WorkerSpec
-from twinpool.worker_threads import WorkerThreads
+from twinpool.worker.engine import load_worker_engine
+from twinpool.worker.inbox import Inbox
+from twinpool.worker.pulse import REPORT_INTERVAL_S, Pulse
+from twinpool.worker.spec import WorkerSpec
+from twinpool.worker.threads import WorkerThreads
 
 EXPIRY_INTERVAL_S = 0.25
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twinpool.worker_actor import Worker
-from twinpool.worker_spec import WorkerSpec
+from twinpool.worker.actor import Worker
+from twinpool.worker.spec import WorkerSpec
 
 
 def build_prefill_worker(spec: WorkerSpec) -> Worker:

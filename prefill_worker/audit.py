@@ -7,7 +7,7 @@ from collections.abc import Collection
 from prefill_worker.prompts import Prompt
 from twinpool.kv.audit import Claim, audit_blocks, count_blocks
 from twinpool.kv.blocks import BlockPool, Owner
-from twinpool.messages import Audited, HeldAttempt
+from twinpool.session.messages import Audited, HeldAttempt
 
 
 def audit_prefill(audit_id: str, pool: BlockPool, prompts: Collection[Prompt], now: float) -> Audited:

@@ -23,9 +23,8 @@ from prefill_worker.chunking import compose_chunks
 from prefill_worker.prompts import Prompt
 from twinpool.engine.apart import step_apart
 from twinpool.engine.runner import Engine
-from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool, Owner, blocks_for
-from twinpool.messages import (
+from twinpool.session.messages import (
     Audit,
     CancelPrefill,
     Event,
@@ -36,10 +35,11 @@ from twinpool.messages import (
     PrefillOutcome,
     PrefillStep,
 )
-from twinpool.pulse import Pulse
 from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
 from twinpool.transfer.port import HandoffSender
 from twinpool.types import finish_reason
+from twinpool.worker.inbox import Inbox
+from twinpool.worker.pulse import Pulse
 
 log = logging.getLogger(__name__)
 IDLE_WAIT_S = 0.25

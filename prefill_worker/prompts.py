@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twinpool.engine.batch import PrefillChunk, SamplingRow
-from twinpool.messages import Prefill
+from twinpool.session.messages import Prefill
 from twinpool.transfer.port import HandoffSender
 
 

@@ -9,17 +9,17 @@ import os
 from contextlib import ExitStack
 
 from prefill_worker.loop import CancelAll, Message, PrefillLimits, PrefillLoop, Stop
-from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool
-from twinpool.messages import Audit, CancelPrefill, Command, Hello, JoinPair, LeavePair, Prefill
-from twinpool.pulse import REPORT_INTERVAL_S, Pulse
-from twinpool.rpc.session_server import SessionServer
+from twinpool.session.messages import Audit, CancelPrefill, Command, Hello, JoinPair, LeavePair, Prefill
+from twinpool.session.server import SessionServer
 from twinpool.transfer.connect import Connector, connect_pair, pair_connection
 from twinpool.transfer.pairs import Pairs
 from twinpool.types import Pool
-from twinpool.worker_engine import load_worker_engine
-from twinpool.worker_spec import WorkerSpec
-from twinpool.worker_threads import WorkerThreads
+from twinpool.worker.engine import load_worker_engine
+from twinpool.worker.inbox import Inbox
+from twinpool.worker.pulse import REPORT_INTERVAL_S, Pulse
+from twinpool.worker.spec import WorkerSpec
+from twinpool.worker.threads import WorkerThreads
 
 
 class PrefillWorker:

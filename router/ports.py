@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from twinpool.messages import BlockCounts, HeldAttempt, LoadReport
+from twinpool.session.messages import BlockCounts, HeldAttempt, LoadReport
 from twinpool.totals import Totals
 from twinpool.types import FinishReason, Pool, RowParams, ServedBy, Timing, WorkerState
 

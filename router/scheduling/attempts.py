@@ -15,8 +15,8 @@ from router.scheduling.outbox import Outbox
 from router.scheduling.placement import reserved_tokens
 from router.scheduling.requests import COUNTED, Move, Phase, RequestState, Setback
 from router.scheduling.waiting import WaitingQueue
-from twinpool import messages as m
 from twinpool.errors import TwinpoolError, WorkerLost
+from twinpool.session import messages as m
 from twinpool.types import FinishReason, Pool, ServedBy
 
 Holders = Collection[Pool]

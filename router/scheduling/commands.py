@@ -8,7 +8,7 @@ from enum import StrEnum
 from router.ports import Output
 from router.scheduling.requests import Setback
 from twinpool.errors import TwinpoolError
-from twinpool.messages import Command
+from twinpool.session.messages import Command
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from router.scheduling.fleet import REJOIN_BACKOFF_S, Fleet, Worker
 from router.scheduling.outbox import Outbox
 from router.scheduling.placement import choose_target, reserved_tokens
 from router.scheduling.requests import Phase, RequestState, Setback
-from twinpool import messages as m
 from twinpool.backoff import backoff_s
 from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP
+from twinpool.session import messages as m
 from twinpool.types import Pool
 
 MOST_MOVES = 4

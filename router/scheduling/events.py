@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from router.ports import Request
-from twinpool.messages import Event, Hello
+from twinpool.session.messages import Event, Hello
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from twinpool.backoff import backoff_s
 from twinpool.kv.blocks import blocks_for
-from twinpool.messages import Hello, LoadReport
+from twinpool.session.messages import Hello, LoadReport
 from twinpool.types import Pool
 
 REJOIN_BACKOFF_S = (0.5, 1.0, 2.0, 5.0)

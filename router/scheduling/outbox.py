@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from router.scheduling.commands import SchedulerCommand, Send
 from router.scheduling.fleet import Fleet
-from twinpool import messages as m
+from twinpool.session import messages as m
 
 
 class Outbox:

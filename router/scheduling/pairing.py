@@ -5,7 +5,7 @@ from __future__ import annotations
 from router.scheduling.commands import ProbePair
 from router.scheduling.fleet import JOIN_AGAIN_S, PROBE_AGAIN_S, Fleet, Pair, Worker
 from router.scheduling.outbox import Outbox
-from twinpool import messages as m
+from twinpool.session import messages as m
 from twinpool.types import Pool
 
 

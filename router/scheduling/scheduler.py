@@ -41,8 +41,8 @@ from router.scheduling.pairing import Pairing
 from router.scheduling.placement import choose_pair, choose_prefill, has_slot
 from router.scheduling.requests import Phase, RequestState, Setback
 from router.scheduling.watch import StuckWatch
-from twinpool import messages as m
 from twinpool.errors import PoolUnavailable
+from twinpool.session import messages as m
 from twinpool.types import FinishReason, Pool
 
 _FREE_NOTHING = m.StepDone | m.PrefillStep | m.FirstToken | m.Written | m.RowsPaused

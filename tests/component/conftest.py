@@ -12,10 +12,10 @@ from tests.component.ray_pair import RayPair, running_actor, running_pair
 from tests.component.router_double import RouterDouble
 from tests.component.running_workers import RunningWorkers, shared_weights
 from tests.component.shm_bench import ShmBench
-from twinpool.cli.cluster import Cluster
 from twinpool.config import DEFAULT_MODEL
 from twinpool.model.config import PreparedModel
-from twinpool.model.pull import pull
+from twinpool.prepare.pull import pull
+from twinpool.serving.cluster import Cluster
 
 StartWorkers = Callable[..., RunningWorkers]
 

@@ -15,9 +15,9 @@ from twinpool.engine.fingerprint import Fingerprint, layout_fingerprint
 from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
-from twinpool.messages import Event, Reserve
-from twinpool.pulse import Pulse
+from twinpool.session.messages import Event, Reserve
 from twinpool.transfer.handshake import Identity
+from twinpool.worker.pulse import Pulse
 
 WAIT_S = 10.0
 """Longer than anything here takes on a busy machine; a wait that long has failed."""

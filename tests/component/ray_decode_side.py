@@ -11,7 +11,7 @@ import ray
 from tests.component.handoff_ends import SMALL, WAIT_S, DecodeBlocks, identity
 from twinpool.kv.storage import KvStorage
 from twinpool.transfer.ray_receiver import RayReceiver
-from twinpool.worker_actor import GROUPS
+from twinpool.worker.actor import GROUPS
 
 NUM_BLOCKS = 8
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from router.worker_session import WorkerSession
+from router.dispatch.worker_session import WorkerSession
 from tests.component.running_workers import SECRET, RunningWorkers
-from twinpool.messages import (
+from twinpool.session.messages import (
     Admit,
     Command,
     Event,

@@ -20,10 +20,10 @@ from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.engine import runner
 from twinpool.engine.weights import load_weights
 from twinpool.kv.blocks import Owner
-from twinpool.messages import LoadReport
 from twinpool.model.config import PreparedModel
+from twinpool.session.messages import LoadReport
 from twinpool.types import Pool
-from twinpool.worker_spec import WorkerSpec
+from twinpool.worker.spec import WorkerSpec
 
 SECRET = "the cluster's secret"
 REST_S = 10.0

@@ -14,11 +14,10 @@ from decode_worker.loop import DecodeLoop, Message, Stop
 from twinpool.config import HandoffConfig
 from twinpool.engine.batch import DecodeRow
 from twinpool.engine.runner import Engine
-from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.reservations import RowReady
-from twinpool.messages import (
+from twinpool.session.messages import (
     Admit,
     Audit,
     Audited,
@@ -32,8 +31,9 @@ from twinpool.messages import (
     RowToken,
     StepDone,
 )
-from twinpool.pulse import Pulse
 from twinpool.types import RowParams
+from twinpool.worker.inbox import Inbox
+from twinpool.worker.pulse import Pulse
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=2, dtype="float32")
 WRITER = "p0-1"

@@ -14,7 +14,7 @@ from twinpool.errors import ModelSourceError
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
 from twinpool.model.config import PreparedModel
-from twinpool.pulse import Pulse
+from twinpool.worker.pulse import Pulse
 
 
 @pytest.fixture

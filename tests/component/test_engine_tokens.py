@@ -16,8 +16,8 @@ from twinpool.engine.runner import Engine, cache_layout, set_threads
 from twinpool.engine.torch_attention import TorchAttention
 from twinpool.kv.storage import KvStorage, copy_blocks
 from twinpool.model.config import PreparedModel
-from twinpool.pulse import Pulse
 from twinpool.types import RowParams
+from twinpool.worker.pulse import Pulse
 
 NUM_TOKENS = 24
 HALFWAY = 15

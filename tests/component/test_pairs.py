@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.component.handoff_ends import WAIT_S, Heard, in_thread, join
-from twinpool.inbox import Inbox
-from twinpool.messages import JoinPair, PairBroken, PairJoined
+from twinpool.session.messages import JoinPair, PairBroken, PairJoined
 from twinpool.transfer.pairs import Accepted, Ended, Ending, PairLost, Pairs, PairWord
 from twinpool.transfer.port import HandoffRefused, HandoffSender, SenderEvents
 from twinpool.types import HandoffEndpoint
+from twinpool.worker.inbox import Inbox
 
 JOIN = JoinPair("decode-0-aa", HandoffEndpoint())
 DECODE = JOIN.decode

@@ -14,10 +14,9 @@ from prefill_worker.loop import Message, PrefillLimits, PrefillLoop, Stop
 from twinpool.config import HandoffConfig
 from twinpool.engine.batch import PrefillChunk
 from twinpool.engine.runner import Engine
-from twinpool.inbox import Inbox
 from twinpool.kv.blocks import BlockPool
 from twinpool.kv.layout import KvLayout
-from twinpool.messages import (
+from twinpool.session.messages import (
     Event,
     FirstToken,
     Prefill,
@@ -26,9 +25,10 @@ from twinpool.messages import (
     Reserve,
     Written,
 )
-from twinpool.pulse import Pulse
 from twinpool.transfer.pairs import Accepted, Ended, Ending
 from twinpool.types import RowParams
+from twinpool.worker.inbox import Inbox
+from twinpool.worker.pulse import Pulse
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=2, dtype="float32")
 WRITER, DECODE = "p0-1", "d0-1"

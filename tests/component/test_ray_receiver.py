@@ -21,7 +21,7 @@ from tests.component.handoff_ends import (
 )
 from twinpool.kv.blocks import Owner
 from twinpool.kv.storage import KvStorage
-from twinpool.messages import LoadReport, Released
+from twinpool.session.messages import LoadReport, Released
 from twinpool.transfer import ray_receiver
 from twinpool.transfer.port import ReceiverEvents
 from twinpool.transfer.ray_receiver import STOPPED, RayReceiver

@@ -12,7 +12,7 @@ from decode_worker.worker import DecodeWorker
 from tests.component.router_double import DrivenSession, RouterDouble, greedy
 from tests.component.running_workers import NUM_BLOCKS, RunningWorkers
 from tests.reference import ReferenceCase, reference_case
-from twinpool.messages import (
+from twinpool.session.messages import (
     Admit,
     Evict,
     Granted,

@@ -12,10 +12,10 @@ import ray
 from tests.component.handoff_ends import SMALL, WAIT_S
 from tests.component.ray_decode_side import NUM_BLOCKS
 from tests.component.ray_pair import WRITER, RayPair, ask, running_actor, running_pair
-from twinpool.cli.cluster import Cluster
-from twinpool.messages import Released, ReleaseReason, Written
+from twinpool.serving.cluster import Cluster
+from twinpool.session.messages import Released, ReleaseReason, Written
 from twinpool.transfer.ray_sender import RaySender
-from twinpool.worker_actor import GROUPS
+from twinpool.worker.actor import GROUPS
 
 NUM_THREADS = max(GROUPS.values())
 

@@ -6,10 +6,10 @@ import pytest
 
 from tests.component.handoff_ends import SMALL, SenderLog, identity, random_storage
 from tests.component.ray_pair import ANSWER_S, WRITER, RayPair
-from twinpool.cli.cluster import Cluster
 from twinpool.config import HandoffConfig
 from twinpool.kv.storage import KvStorage
-from twinpool.messages import JoinPair
+from twinpool.serving.cluster import Cluster
+from twinpool.session.messages import JoinPair
 from twinpool.transfer.connect import connect_pair
 from twinpool.transfer.port import HandoffRefused, HandoffSender
 from twinpool.transfer.ray_sender import connect_ray

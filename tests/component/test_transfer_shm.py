@@ -22,7 +22,7 @@ from tests.component.sender_process import SEED, SenderProcess
 from tests.component.shm_bench import DECODE, WRITER, ShmBench
 from twinpool.kv.blocks import Owner
 from twinpool.kv.storage import KvStorage
-from twinpool.messages import Admit, LoadReport, Released, ReleaseReason, Written
+from twinpool.session.messages import Admit, LoadReport, Released, ReleaseReason, Written
 from twinpool.transfer.framing import receive_frame, send_frame
 from twinpool.types import RowParams
 

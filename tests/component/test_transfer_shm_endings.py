@@ -26,7 +26,7 @@ from tests.component.sender_process import SenderProcess
 from tests.component.shm_bench import DECODE, WRITER, ShmBench
 from twinpool.kv.blocks import Owner
 from twinpool.kv.storage import KvStorage, copy_blocks
-from twinpool.messages import LoadReport, QuarantineOverdue, Released, ReleaseReason
+from twinpool.session.messages import LoadReport, QuarantineOverdue, Released, ReleaseReason
 from twinpool.transfer import shm_receiver, shm_sender
 from twinpool.transfer.framing import bound_sends
 from twinpool.transfer.shm_sender import ShmSender

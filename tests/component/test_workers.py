@@ -13,7 +13,7 @@ from tests.reference import reference_case
 from tests.scripted_transport import Fault
 from twinpool.engine.runner import Engine
 from twinpool.errors import StartFailed, TakenOver
-from twinpool.messages import (
+from twinpool.session.messages import (
     Admit,
     CancelPrefill,
     Command,

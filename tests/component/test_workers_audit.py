@@ -12,7 +12,7 @@ from tests.component.running_workers import NUM_BLOCKS, RunningWorkers
 from tests.reference import reference_case
 from tests.scripted_transport import Fault
 from twinpool.kv.blocks import BlockPool, Owner
-from twinpool.messages import Audit, Audited, BlockCounts, Evict, HeldAttempt, Released, Revoke
+from twinpool.session.messages import Audit, Audited, BlockCounts, Evict, HeldAttempt, Released, Revoke
 
 SHORT = reference_case("33 tokens")
 """Three blocks of prompt; with its reservation for what follows, three as well."""

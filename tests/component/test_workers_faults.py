@@ -19,7 +19,8 @@ from tests.reference import reference_case
 from tests.scripted_transport import Fault, Planned
 from twinpool.errors import StartFailed
 from twinpool.kv.storage import copy_blocks
-from twinpool.messages import (
+from twinpool.model.config import PreparedModel
+from twinpool.session.messages import (
     Admit,
     PairBroken,
     PrefillEnded,
@@ -30,7 +31,6 @@ from twinpool.messages import (
     Revoke,
     Written,
 )
-from twinpool.model.config import PreparedModel
 from twinpool.transfer import shm_sender
 from twinpool.types import Pool
 

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from router.errors import call_status
+from router.faces.grpc.errors import call_status
 from twinpool.errors import TwinpoolError
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import operations_pb2 as ops

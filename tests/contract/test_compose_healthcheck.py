@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2_grpc
 
-from router.health import INFERENCE, NOT_SERVING, SERVING
+from router.faces.grpc.health import INFERENCE, NOT_SERVING, SERVING
 from tests.unit.written_commands import DEPLOY, documents_of
 from twinpool.config import ServeConfig
 

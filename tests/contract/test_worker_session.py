@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import grpc
 import pytest
 
-from router.worker_session import WorkerSession
+from router.dispatch.worker_session import WorkerSession
 from twinpool.errors import StartFailed, TakenOver
-from twinpool.messages import Command, Event, Evict, Granted, Hello, LoadReport, Refused
-from twinpool.rpc import session_server
-from twinpool.rpc.command_codec import command_to_pb
-from twinpool.rpc.limits import SECRET_KEY
-from twinpool.rpc.session_server import SessionServer
+from twinpool.session import server as session_server
+from twinpool.session.command_codec import command_to_pb
+from twinpool.session.limits import SECRET_KEY
+from twinpool.session.messages import Command, Event, Evict, Granted, Hello, LoadReport, Refused
+from twinpool.session.server import SessionServer
 from twinpool.types import Pool
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.v1 import worker_pb2_grpc as pb_grpc

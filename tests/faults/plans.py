@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from router.canary import NUM_TOKENS as CANARY_TOKENS
+from router.pools.canary import NUM_TOKENS as CANARY_TOKENS
 
 HOLD_S = 90.0
 """A worker is held no longer, whatever becomes of the test."""

@@ -18,9 +18,9 @@ from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
-from twinpool.cli.launcher import Builders
-from twinpool.worker_actor import Worker
-from twinpool.worker_spec import WorkerSpec
+from twinpool.serving.launcher import Builders
+from twinpool.worker.actor import Worker
+from twinpool.worker.spec import WorkerSpec
 
 POLL_S = 0.005
 

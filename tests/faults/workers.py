@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.plans import Point, Watch
-from twinpool.cli.launcher import Builders
 from twinpool.config import HandoffConfig
-from twinpool.messages import Command, Event, FirstToken, JoinPair, Prefill, Reserve, RowToken
+from twinpool.serving.launcher import Builders
+from twinpool.session.messages import Command, Event, FirstToken, JoinPair, Prefill, Reserve, RowToken
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffSender, SenderEvents
 from twinpool.types import Pool
-from twinpool.worker_actor import Worker
-from twinpool.worker_spec import WorkerSpec
+from twinpool.worker.actor import Worker
+from twinpool.worker.spec import WorkerSpec
 
 
 def watched_builders(folder: Path) -> Builders:

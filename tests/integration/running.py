@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from tests.integration.shared_things import left_in_memory
 from twinpool import Client
-from twinpool.cli.cluster import Cluster
-from twinpool.cli.launcher import BUILDERS, Builders
-from twinpool.cli.system import ServingSystem
 from twinpool.client.operations import OperationsClient
 from twinpool.client.status import Status
 from twinpool.config import ServeConfig
 from twinpool.model.config import PreparedModel
+from twinpool.serving.cluster import Cluster
+from twinpool.serving.launcher import BUILDERS, Builders
+from twinpool.serving.system import ServingSystem
 
 T = TypeVar("T")
 START_TIMEOUT_S = 90.0

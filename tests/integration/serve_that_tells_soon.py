@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from twinpool.cli import launcher
 from twinpool.cli.app import main
+from twinpool.serving import launcher
 
 if __name__ == "__main__":
     launcher.PLACED_SOON_S = 2.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router.series import RESTARTS
+from router.telemetry.series import RESTARTS
 from tests.faults.plans import Faults, Point
 from tests.faults.sessions import Cut, behind_proxies, cut_session
 from tests.faults.workers import watched_builders

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from router.series import RESTARTS
+from router.telemetry.series import RESTARTS
 from tests.integration.conftest import StartSystem
 from tests.integration.patience import impatient
 from tests.integration.running import READY_S, RunningSystem, quiesce, wait_until_ready

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from router.drain_rate import NUM_GAPS
+from router.dispatch.drain_rate import NUM_GAPS
 from tests.faults.plans import Armed, Point
 from tests.integration.conftest import StartSystem
 from tests.integration.patience import PATIENT_S

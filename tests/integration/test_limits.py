@@ -15,9 +15,9 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from router.dispatch.streams import OutputStream
 from router.scheduling.commands import SchedulerCommand
 from router.scheduling.events import Arrived, SchedulerEvent
-from router.streams import OutputStream
 from tests.contract.router.shell import SMALL_WINDOWS, detail, fields_of, reason_of
 from tests.integration.conftest import StartSystem
 from tests.integration.patience import PATIENT_S

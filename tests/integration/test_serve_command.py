@@ -158,7 +158,7 @@ def test_a_killed_worker_is_replaced_and_nothing_of_it_reaches_stdout(served: Se
 
 def test_the_log_is_an_object_a_line_whoever_speaks(served: Served) -> None:
     def by_workers() -> list[dict[str, Any]]:
-        return [line for line in served.log() if line["logger"] == "twinpool.worker_actor"]
+        return [line for line in served.log() if line["logger"] == "twinpool.worker.actor"]
 
     # What workers and Ray say comes by way of files, a little later.
     wait_until(lambda: len({line["incarnation"] for line in by_workers()}) >= 3)
@@ -178,7 +178,7 @@ def test_the_log_is_an_object_a_line_whoever_speaks(served: Served) -> None:
         ("decode-0", "decode"),
     }
     assert len({line["incarnation"] for line in by_workers()}) == 3  # one was killed
-    lost = [line for line in lines if line["logger"] == "router.keeper" and line["level"] == "warning"]
+    lost = [line for line in lines if line["logger"] == "router.pools.keeper" and line["level"] == "warning"]
     assert [line["worker"] for line in lost] == ["decode-0"]
     # Ray's words on the death came by another way; no secret by any.
     assert not re.search(

@@ -19,7 +19,7 @@ from tests.integration.watched import start_watched, wait_until
 from tests.reference import reference_case, reference_cases
 from twinpool.config import EngineConfig, RouterConfig
 from twinpool.errors import InvalidRequest
-from twinpool.messages import StepDone
+from twinpool.session.messages import StepDone
 
 SMALL_MIB = 40
 """About 56 blocks, 900 tokens: one long prompt and a few short ones."""

@@ -10,7 +10,7 @@ from router.scheduling.requests import Phase, RequestState
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from tests.property.simulated_workers import Worker
 from tests.property.witness import Watched
-from twinpool import messages as m
+from twinpool.session import messages as m
 
 
 class FleetWitness:

@@ -11,10 +11,10 @@ from decode_worker.custody import Custody
 from decode_worker.moves import Moves
 from tests.property.simulated_pairs import Connection, Content
 from tests.property.simulated_workers import BLOCK_SIZE, EOS, Action, Worker, World
-from twinpool import messages as m
 from twinpool.config import HandoffConfig
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.reservations import RowReady
+from twinpool.session import messages as m
 from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
 from twinpool.types import Pool
 

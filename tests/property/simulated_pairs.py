@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from twinpool import messages as m
+from twinpool.session import messages as m
 from twinpool.transfer.pairs import Accepted, Ended, Ending, PairLost, PairWord
 from twinpool.transfer.port import HandoffSender
 

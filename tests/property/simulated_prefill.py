@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tests.property.simulated_pairs import Connection, Content
 from tests.property.simulated_workers import BLOCK_SIZE, EOS, Action, Worker, World
-from twinpool import messages as m
 from twinpool.kv.blocks import Owner
+from twinpool.session import messages as m
 from twinpool.transfer.pairs import Accepted, Ended, Ending, PairLost, PairWord
 from twinpool.types import Pool, finish_reason
 

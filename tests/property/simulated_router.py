@@ -34,7 +34,7 @@ from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from tests.property.fleet_witness import FleetWitness
 from tests.property.simulated_workers import Action, Down, Worker
 from tests.property.witness import Answer, Watched
-from twinpool import messages as m
+from twinpool.session import messages as m
 from twinpool.types import RowParams
 
 CANARY_TIMEOUT_S = 30.0

@@ -15,7 +15,7 @@ from tests.property.simulated_decode import SimulatedDecode
 from tests.property.simulated_prefill import SimulatedPrefill
 from tests.property.simulated_router import SimulatedRouter
 from tests.property.simulated_workers import Action, Worker, World
-from twinpool import messages as m
+from twinpool.session import messages as m
 from twinpool.types import Pool
 
 LIMITS = SchedulerLimits(

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.property.simulated_pairs import Content, Memory, Receiver, Senders
-from twinpool import messages as m
 from twinpool.kv.blocks import BlockPool, Owner
-from twinpool.pulse import Pulse
+from twinpool.session import messages as m
 from twinpool.transfer.pairs import PairWord
 from twinpool.types import Pool
+from twinpool.worker.pulse import Pulse
 
 BLOCK_SIZE = 2
 EOS = 0

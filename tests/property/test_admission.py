@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from router import admission
-from router.exchange import Conversation, SamplingAsked, TextPrompt, TokenPrompt, Turn
-from router.limits import Limits
+from router.entrance import admission
+from router.entrance.exchange import Conversation, SamplingAsked, TextPrompt, TokenPrompt, Turn
+from router.entrance.limits import Limits
 from twinpool.errors import InvalidRequest
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

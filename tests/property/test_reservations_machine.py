@@ -23,7 +23,7 @@ from twinpool.kv.reservations import (
     StopWriter,
     WriterOverdue,
 )
-from twinpool.messages import Admit, ReleaseReason
+from twinpool.session.messages import Admit, ReleaseReason
 from twinpool.types import RowParams
 
 pytestmark = pytest.mark.timeout(400)  # a failure is made small for up to five minutes

@@ -8,7 +8,7 @@ from router.scheduling.commands import Drained, MoveEnded, SchedulerCommand
 from router.scheduling.events import Drain
 from router.scheduling.requests import Phase
 from tests.unit.small_fleet import SmallFleet, reserved, sent
-from twinpool import messages as m
+from twinpool.session import messages as m
 
 GRACE_S = 10.0
 MAX_TOKENS = 9

@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from router.keeper import PoolKeeper
-from router.launcher import StartedWorker
-from router.metrics import Metrics
+from router.pools.keeper import PoolKeeper
+from router.pools.launcher import StartedWorker
+from router.pools.seats import Roster
 from router.scheduling.commands import Drained
-from router.seats import Roster
+from router.telemetry.metrics import Metrics
 from twinpool.config import RouterConfig, ServeConfig
 from twinpool.errors import StartFailed
-from twinpool.messages import Hello
+from twinpool.session.messages import Hello
 from twinpool.types import Pool
 
 MOST_TURNS = 1000

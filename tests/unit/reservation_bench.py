@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.reservations import Dropped, Reservations, Stage
-from twinpool.messages import Admit, ReleaseReason
+from twinpool.session.messages import Admit, ReleaseReason
 from twinpool.types import RowParams
 
 A, WRITER, OTHER = "attempt", "writer", "other writer"

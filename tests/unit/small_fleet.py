@@ -19,7 +19,7 @@ from router.scheduling.events import (
 )
 from router.scheduling.requests import Phase, Setback
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
-from twinpool import messages as m
+from twinpool.session import messages as m
 from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
 
 BLOCK_SIZE = 4

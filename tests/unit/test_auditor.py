@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from router import auditor
-from router.auditor import Auditor
+from router.audit import auditor
+from router.audit.auditor import Auditor
 from router.ports import Verification
 from tests.unit.small_fleet import SmallFleet
-from twinpool.messages import Audit, Audited, BlockCounts, HeldAttempt
+from twinpool.session.messages import Audit, Audited, BlockCounts, HeldAttempt
 
 ORPHAN = HeldAttempt("try-9", "admitted", 2, 1.0)
 

@@ -8,7 +8,7 @@ from decode_worker.audit import audit_decode
 from twinpool.kv.audit import Claim, audit_blocks, count_blocks
 from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.reservations import Reservations
-from twinpool.messages import Admit, Audited, BlockCounts, HeldAttempt
+from twinpool.session.messages import Admit, Audited, BlockCounts, HeldAttempt
 from twinpool.types import RowParams
 
 WRITER = "p0-1"

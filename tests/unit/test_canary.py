@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from router.canary import Canary, Hop
+from router.pools.canary import Canary, Hop
 from tests.contract.router.fakes import DECODE, PREFILL, TIMING, FakeDispatcher, FakeStream
 from twinpool.errors import WorkerLost
-from twinpool.messages import LoadReport
+from twinpool.session.messages import LoadReport
 from twinpool.types import WorkerState
 
 PAIR = ("prefill-0", "decode-0")

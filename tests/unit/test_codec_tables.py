@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from router.codec.inference import FINISH_REASONS
-from router.codec.operations import HOPS, POOLS, WORKER_STATES
-from router.series import METHODS
+from router.faces.grpc.inference_codec import FINISH_REASONS
+from router.faces.grpc.operations_codec import HOPS, POOLS, WORKER_STATES
+from router.telemetry.series import METHODS
 from twinpool.v1 import inference_pb2, operations_pb2
 
 TABLES = {

@@ -13,7 +13,7 @@ from twinpool import errors
 from twinpool.cli.app import main
 from twinpool.cli.exits import Exit, complain_of
 from twinpool.config import EngineConfig, ServeConfig
-from twinpool.model.progress import Progress
+from twinpool.prepare.progress import Progress
 
 SEVEN_BILLION = {
     "model_type": "llama",

@@ -11,7 +11,7 @@ from twinpool.config import HandoffConfig
 from twinpool.kv.blocks import BlockPool
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.reservations import RowReady
-from twinpool.messages import (
+from twinpool.session.messages import (
     Admit,
     Event,
     Granted,
@@ -23,8 +23,8 @@ from twinpool.messages import (
     Reserve,
     Written,
 )
-from twinpool.pulse import Pulse
 from twinpool.types import RowParams
+from twinpool.worker.pulse import Pulse
 
 A, WRITER = "try-1", "p0-1"
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=4, dtype="float32")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from router.metrics import Metrics
+from router.telemetry.metrics import Metrics
 from scripts import make_dashboards, make_metrics_docs
 from scripts.dashboards.grafana import DATASOURCE, GRID_COLUMNS
 from scripts.metrics_catalogue import PROCESS, catalogue, queryable

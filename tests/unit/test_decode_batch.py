@@ -6,7 +6,7 @@ import pytest
 
 from decode_worker.batch import Batch, Row, apply_tokens
 from twinpool.kv.reservations import RowReady
-from twinpool.messages import Admit, RowToken
+from twinpool.session.messages import Admit, RowToken
 from twinpool.types import FinishReason, RowParams, finish_reason
 
 EOS = frozenset({0})

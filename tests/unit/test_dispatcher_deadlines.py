@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from router.dispatcher import LEAST_TICK_S, TICK_S, RunningDispatcher
-from router.metrics import Metrics
-from router.seats import Roster
-from router.streams import OutputStream
+from router.dispatch.dispatcher import LEAST_TICK_S, TICK_S, RunningDispatcher
+from router.dispatch.streams import OutputStream
+from router.pools.seats import Roster
+from router.telemetry.metrics import Metrics
 from tests.unit.small_fleet import request
 from twinpool.config import ServeConfig
 from twinpool.errors import DeadlineExceeded

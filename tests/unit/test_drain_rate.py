@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.drain_rate import GUESS_S, LEAST_S, MARGIN, MOST_S, NUM_GAPS, DrainRate
+from router.dispatch.drain_rate import GUESS_S, LEAST_S, MARGIN, MOST_S, NUM_GAPS, DrainRate
 
 
 def draining(*gaps: float) -> tuple[DrainRate, float]:

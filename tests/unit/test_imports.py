@@ -58,4 +58,4 @@ def test_the_router_needs_no_package_of_the_workers() -> None:
     missing = sorted(workers - _OF_TOKENIZERS)
     without = f"import sys; sys.modules.update(dict.fromkeys({missing!r}))"
     loaded = modules_loaded_by(without + _IMPORT_ALL, "router", "twinpool.cli", "twinpool.client")
-    assert {"router.ports", "twinpool.cli.serve", "twinpool.cli.system"} <= loaded
+    assert {"router.ports", "twinpool.cli.serve", "twinpool.serving.system"} <= loaded

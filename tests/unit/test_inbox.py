@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinpool.inbox import Inbox
+from twinpool.worker.inbox import Inbox
 
 
 def test_all_messages_are_taken_in_order_and_once() -> None:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from router import keeper, worker_life
-from router.launcher import Leave
+from router.pools import keeper, worker_life
+from router.pools.launcher import Leave
 from router.scheduling.commands import Drained, ReplaceCause, ReplaceWorker
 from tests.unit.keeping import FakeSession, Kept, rest, until
 from twinpool.errors import NotPlaced, StartFailed, TakenOver

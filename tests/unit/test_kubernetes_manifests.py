@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ray.scripts.scripts import start as ray_start
 
-from router.health import INFERENCE
+from router.faces.grpc.health import INFERENCE
 from tests.unit import manifest_fields
 from tests.unit.checkers import PROGRAMS, run
 from tests.unit.manifests import BASE, CUSTOM, EXAMPLE, OBJECTS, all_containers, model_of, pod_specs, the

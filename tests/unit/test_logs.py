@@ -7,8 +7,8 @@ import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from twinpool.cli.worker_output import as_json_lines
 from twinpool.logs import JSON_BEGINS, JsonLines
+from twinpool.serving.worker_output import as_json_lines
 
 FORMATTER = JsonLines({"worker": "decode-0", "pool": "decode"})
 

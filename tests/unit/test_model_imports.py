@@ -8,7 +8,7 @@ import sys
 _CODE = """
 import sys
 import twinpool.model.config, twinpool.model.detokenizer, twinpool.model.dtype, twinpool.model.estimate
-from twinpool.model.pull import prepared_path
+from twinpool.prepare.pull import prepared_path
 prepared_path("smollm2-135m-instruct", None)
 print(*sys.modules)
 """

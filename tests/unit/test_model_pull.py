@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from twinpool.errors import ModelSourceError
-from twinpool.model import convert
 from twinpool.model.cache import models_folder
-from twinpool.model.progress import Progress, Silent
-from twinpool.model.pull import prepared_path, pull
-from twinpool.model.sources import FolderSource, Source
+from twinpool.prepare import convert
+from twinpool.prepare.progress import Progress, Silent
+from twinpool.prepare.pull import prepared_path, pull
+from twinpool.prepare.sources import FolderSource, Source
 
 
 @pytest.fixture
@@ -136,6 +136,6 @@ def test_the_cache_follows_the_xdg_specification(tmp_path: Path, monkeypatch: py
 def test_where_the_packages_of_workers_are_missing_a_pull_says_so(
     source: str, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "twinpool.model.convert", None)
+    monkeypatch.setitem(sys.modules, "twinpool.prepare.convert", None)
     with pytest.raises(ModelSourceError, match=r"not prepared yet.*twinpool\[worker\]"):
         pull(source, cache_dir=cache_dir)

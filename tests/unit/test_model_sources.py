@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from twinpool.errors import ModelSourceError
-from twinpool.model.sources import (
+from twinpool.prepare.sources import (
     KNOWN_MODELS,
     FolderSource,
     GgufSource,

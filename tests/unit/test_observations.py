@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from router.metrics import Metrics
-from router.observations import Observations
 from router.ports import Output, Request
 from router.scheduling.commands import Fail, SchedulerCommand, Send, SetBack
 from router.scheduling.requests import TIMED_AS, Phase, Setback
 from router.scheduling.scheduler import SchedulerLimits
-from router.series import HANDOFF_FAILURES
+from router.telemetry.metrics import Metrics
+from router.telemetry.observations import Observations
+from router.telemetry.series import HANDOFF_FAILURES
 from tests.unit.draining_fleet import starts_to_move
 from tests.unit.small_fleet import LIMITS, SmallFleet, request
-from twinpool import messages as m
 from twinpool.errors import DeadlineExceeded, PoolUnavailable
-from twinpool.messages import PrefillOutcome, ReleaseReason
+from twinpool.session import messages as m
+from twinpool.session.messages import PrefillOutcome, ReleaseReason
 from twinpool.types import RowParams
 
 LOAD = m.LoadReport()

@@ -10,7 +10,7 @@ import pytest
 
 from twinpool import process_usage
 from twinpool.process_usage import cpu_seconds, resident_bytes
-from twinpool.pulse import Pulse
+from twinpool.worker.pulse import Pulse
 
 
 def test_work_takes_processor_time() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefill_worker.prompts import Prompt
-from twinpool.messages import Prefill
+from twinpool.session.messages import Prefill
 from twinpool.types import RowParams
 
 PARAMS = RowParams(9, seed=7)

@@ -28,7 +28,7 @@ from twinpool.kv.reservations import (
     RowReady,
     Stage,
 )
-from twinpool.messages import Admit, ReleaseReason
+from twinpool.session.messages import Admit, ReleaseReason
 from twinpool.types import RowParams
 
 # The undisturbed life.

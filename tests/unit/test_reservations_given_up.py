@@ -28,7 +28,7 @@ from twinpool.kv.reservations import (
     StopWriter,
     WriterOverdue,
 )
-from twinpool.messages import NEVER_BEGUN, ReleaseReason
+from twinpool.session.messages import NEVER_BEGUN, ReleaseReason
 
 FREED_AT_ONCE = [Stage.RESERVED, Stage.WRITTEN]
 

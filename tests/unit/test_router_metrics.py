@@ -8,12 +8,12 @@ from dataclasses import fields, replace
 
 import pytest
 
-from router.gauges import PAIR_STATES, SnapshotGauges
-from router.loop_lag import measure_loop_lag
-from router.metrics import Metrics
 from router.ports import PairView
 from router.scheduling.requests import TIMED_AS, Setback
-from router.series import PHASES, RESUMES, SETBACKS
+from router.telemetry.gauges import PAIR_STATES, SnapshotGauges
+from router.telemetry.loop_lag import measure_loop_lag
+from router.telemetry.metrics import Metrics
+from router.telemetry.series import PHASES, RESUMES, SETBACKS
 from tests.contract.router.fakes import SNAPSHOT, TIMING
 from twinpool.types import FinishReason, Pool, Timing, Usage
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from router import scaling
-from router.metrics import Metrics
+from router.pools import scaling
+from router.pools.scaling import MOST_WORKERS, Scaling
+from router.pools.seats import Roster, Seat
 from router.ports import Snapshot
-from router.scaling import MOST_WORKERS, Scaling
-from router.seats import Roster, Seat
+from router.telemetry.metrics import Metrics
 from tests.contract.router.fakes import DECODE, SNAPSHOT
 from twinpool.config import RouterConfig, ServeConfig
 from twinpool.errors import InvalidRequest, StartFailed, UnknownWorker

@@ -9,9 +9,9 @@ from router.scheduling.commands import Emit, Send, SetBack
 from router.scheduling.events import Aborted, Cancelled, PoolGivenUp, WorkerSaid
 from router.scheduling.requests import IllegalPhase, Phase, RequestState, Setback
 from tests.unit.small_fleet import PROMPT, SmallFleet, emitted, failures, request, reserved, sent
-from twinpool import messages as m
 from twinpool.errors import PoolUnavailable, WorkerLost
-from twinpool.messages import PrefillOutcome, ReleaseReason
+from twinpool.session import messages as m
+from twinpool.session.messages import PrefillOutcome, ReleaseReason
 from twinpool.types import FinishReason, RowParams, ServedBy, Timing
 
 PARAMS = RowParams(4, seed=5)

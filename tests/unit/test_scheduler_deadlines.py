@@ -8,9 +8,9 @@ import pytest
 
 from router.scheduling.requests import Phase
 from tests.unit.small_fleet import LIMITS, SmallFleet, emitted, failures, request, sent
-from twinpool import messages as m
 from twinpool.errors import DeadlineExceeded
-from twinpool.messages import ReleaseReason
+from twinpool.session import messages as m
+from twinpool.session.messages import ReleaseReason
 from twinpool.types import FinishReason
 
 TOLD: dict[Phase, list[m.Command]] = {

@@ -11,7 +11,7 @@ from router.scheduling.events import PairProven
 from router.scheduling.requests import Phase, Setback
 from tests.unit.draining_fleet import GRACE_S, copying, drained, draining, drains, moves, ticks
 from tests.unit.small_fleet import LIMITS, SmallFleet, request, reserved, sent, setbacks
-from twinpool import messages as m
+from twinpool.session import messages as m
 
 # Nothing new.
 

@@ -20,9 +20,9 @@ from tests.unit.small_fleet import (
     sent,
     setbacks,
 )
-from twinpool import messages as m
 from twinpool.errors import WorkerLost
-from twinpool.messages import PrefillOutcome, ReleaseReason
+from twinpool.session import messages as m
+from twinpool.session.messages import PrefillOutcome, ReleaseReason
 from twinpool.types import FinishReason, HandoffEndpoint, Pool
 
 JOIN = m.JoinPair("d0-1", HandoffEndpoint("socket of d0-1"))

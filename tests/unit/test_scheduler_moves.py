@@ -18,7 +18,7 @@ from tests.unit.draining_fleet import (
     ticks,
 )
 from tests.unit.small_fleet import PROMPT, SmallFleet, emitted, reserved, sent, setbacks
-from twinpool import messages as m
+from twinpool.session import messages as m
 from twinpool.types import FinishReason, ServedBy
 
 # A row's way.

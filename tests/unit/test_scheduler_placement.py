@@ -11,8 +11,8 @@ from router.scheduling.events import PairProven
 from router.scheduling.requests import Setback
 from router.scheduling.scheduler import SchedulerLimits
 from tests.unit.small_fleet import LIMITS, SmallFleet, failures, request, reserved, sent
-from twinpool import messages as m
-from twinpool.messages import PrefillOutcome, ReleaseReason
+from twinpool.session import messages as m
+from twinpool.session.messages import PrefillOutcome, ReleaseReason
 from twinpool.types import FinishReason
 
 CANARY = request("canary", pair=("p0", "d0"))

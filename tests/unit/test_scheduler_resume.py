@@ -21,9 +21,9 @@ from tests.unit.small_fleet import (
     sent,
     setbacks,
 )
-from twinpool import messages as m
 from twinpool.errors import WorkerLost
-from twinpool.messages import PrefillOutcome, ReleaseReason
+from twinpool.session import messages as m
+from twinpool.session.messages import PrefillOutcome, ReleaseReason
 from twinpool.types import FinishReason, RowParams
 
 PLACED = [Phase.RESERVING, Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING]

@@ -12,7 +12,7 @@ from router.scheduling.events import Drain, SeatClosed
 from router.scheduling.fleet import RECENT_STEPS
 from router.scheduling.watch import OVERDUE_S, OWN_STALL_S, PATIENCE_S
 from tests.unit.small_fleet import SmallFleet, replaced, request, reserved
-from twinpool import messages as m
+from twinpool.session import messages as m
 
 
 def test_an_engine_that_moves_is_left_alone() -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from twinpool.cli.cluster import ray_cluster
 from twinpool.cli.listening import require_free_ports
 from twinpool.config import ServeConfig
 from twinpool.errors import StartFailed
+from twinpool.serving.cluster import ray_cluster
 
 
 @pytest.fixture

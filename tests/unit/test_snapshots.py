@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from router.dispatch.snapshots import take_snapshot
+from router.pools.seats import Roster, Seat
 from router.ports import PairView
-from router.seats import Roster, Seat
-from router.snapshots import take_snapshot
 from tests.unit.small_fleet import PROMPT, SmallFleet, request
-from twinpool import messages as m
+from twinpool.session import messages as m
 from twinpool.types import Pool, WorkerState
 
 

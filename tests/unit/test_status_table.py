@@ -8,7 +8,7 @@ import grpc
 import pytest
 from google.rpc import status_pb2
 
-from router.errors import CODES, MAX_MESSAGE_BYTES, call_status
+from router.faces.grpc.errors import CODES, MAX_MESSAGE_BYTES, call_status
 from twinpool import errors
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from router.text import TextThreads
+from router.entrance.text import TextThreads
 from tests.contract.router.fakes import ByteTokenizer
 from twinpool.errors import QueueFull
 

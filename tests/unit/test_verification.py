@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from router.audit.verification import Books, Doubt, Finding, books_of, compare, conclude
 from router.ports import Verification
 from router.scheduling.events import Cancelled
 from router.scheduling.requests import Phase
-from router.verification import Books, Doubt, Finding, books_of, compare, conclude
 from tests.unit.small_fleet import SmallFleet
-from twinpool import messages as m
+from twinpool.session import messages as m
 from twinpool.types import Pool
 
 A = "try-1"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from twinpool import worker_actor
 from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.types import Pool
-from twinpool.worker_actor import WorkerActor
-from twinpool.worker_spec import WorkerSpec
+from twinpool.worker import actor as worker_actor
+from twinpool.worker.actor import WorkerActor
+from twinpool.worker.spec import WorkerSpec
 
 WAIT_S = 10.0
 POLL_S = 0.01

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinpool import messages as m
-from twinpool.rpc.command_codec import command_from_pb, command_to_pb
-from twinpool.rpc.event_codec import event_from_pb, event_to_pb
-from twinpool.rpc.wire_values import UnknownMessage
+from twinpool.session import messages as m
+from twinpool.session.command_codec import command_from_pb, command_to_pb
+from twinpool.session.event_codec import event_from_pb, event_to_pb
+from twinpool.session.wire_values import UnknownMessage
 from twinpool.v1 import worker_pb2 as pb
 
 COMMANDS: tuple[type, ...] = get_args(m.Command)

@@ -14,7 +14,7 @@ from twinpool.cli.progress import shown_steps
 from twinpool.config import ConfigError
 from twinpool.model.dtype import resolve_dtype
 from twinpool.model.estimate import MemoryEstimate, find_config
-from twinpool.model.pull import pull as pull_model
+from twinpool.prepare.pull import pull as pull_model
 
 
 def pull(model: str | None = None, *, cache_dir: Path | None = None) -> None:

@@ -19,12 +19,12 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from twinpool.model.progress import Progress as Steps
+    from twinpool.prepare.progress import Progress as Steps
 
 
 @contextmanager
 def shown_steps() -> Iterator[Steps]:
-    """What `twinpool.model.pull` reports its steps to, until the end of the `with`."""
+    """What `twinpool.prepare.pull` reports its steps to, until the end of the `with`."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _Lines()

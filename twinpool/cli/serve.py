@@ -1,6 +1,6 @@
 """`twinpool serve`: model, Ray cluster, system, signals. Prints one `ready` line on stdout.
 
-prepare the model, once ─► start or join Ray ─► start the system (`twinpool.cli.system`) ─► ready ─►
+prepare the model, once ─► start or join Ray ─► start the system (`twinpool.serving.system`) ─► ready ─►
 SIGINT or SIGTERM: drain (a second one: end the streams at once) ─► end all
 
 On a cluster that was joined, SIGTERM leaves the workers to the next router of the same deployment, as an
@@ -18,18 +18,18 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from router.launcher import Leave
-from twinpool.cli.cluster import Cluster, ray_cluster
+from router.pools.launcher import Leave
 from twinpool.cli.exits import Exit, code_of
 from twinpool.cli.listening import require_free_ports
 from twinpool.cli.stdout import Say, only_results_on_stdout
-from twinpool.cli.system import ServingSystem, Steps
-from twinpool.cli.worker_output import json_worker_output
 from twinpool.config import ServeConfig
 from twinpool.errors import InternalError, TwinpoolError
 from twinpool.logs import set_up_logs
 from twinpool.model.config import PreparedModel
-from twinpool.model.pull import prepared_path
+from twinpool.prepare.pull import prepared_path
+from twinpool.serving.cluster import Cluster, ray_cluster
+from twinpool.serving.system import ServingSystem, Steps
+from twinpool.serving.worker_output import json_worker_output
 
 log = logging.getLogger(__name__)
 

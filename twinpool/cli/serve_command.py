@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 
 from twinpool.cli.configuration import load_config
 from twinpool.cli.knobs import Knob, all_knobs
-from twinpool.cli.ray_environment import set_ray_environment
+from twinpool.serving.ray_environment import set_ray_environment
 
 _GROUPS = {
     "": Group.create_ordered("Server"),

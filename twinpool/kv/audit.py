@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from twinpool.kv.blocks import BlockPool, Owner
-from twinpool.messages import BlockCounts
+from twinpool.session.messages import BlockCounts
 
 MOST_NAMED = 8
 """Blocks that a problem names one by one."""

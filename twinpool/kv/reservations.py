@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from twinpool.kv.blocks import BlockPool, Owner, blocks_for
-from twinpool.messages import CONNECTION_ENDED, NEVER_BEGUN, WRITER_GONE, Admit, ReleaseReason
+from twinpool.session.messages import CONNECTION_ENDED, NEVER_BEGUN, WRITER_GONE, Admit, ReleaseReason
 
 
 class Stage(StrEnum):

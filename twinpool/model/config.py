@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Self
 
 from twinpool.errors import UnsupportedModel
-from twinpool.model.features import refuse_unsupported, rope_theta_of
 from twinpool.model.fields import bool_field, int_field, read_json, to_float
 from twinpool.model.manifest import WEIGHTS_FILE, Manifest
+from twinpool.prepare.features import refuse_unsupported, rope_theta_of
 
 CONFIG_FILE = "config.json"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from twinpool.errors import ModelSourceError
 from twinpool.model.config import CONFIG_FILE, ModelConfig
-from twinpool.model.pull import prepared_path
-from twinpool.model.weights import expected_shapes
+from twinpool.prepare.pull import prepared_path
+from twinpool.prepare.weights import expected_shapes
 
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2}
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from twinpool.config import HandoffConfig
 from twinpool.kv.storage import KvStorage
-from twinpool.messages import JoinPair
+from twinpool.session.messages import JoinPair
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffRefused, HandoffSender, SenderEvents
 from twinpool.transfer.shm_sender import connect_shm

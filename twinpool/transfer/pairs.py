@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from twinpool.messages import Event, JoinPair, PairBroken, PairJoined
+from twinpool.session.messages import Event, JoinPair, PairBroken, PairJoined
 from twinpool.transfer.port import HandoffSender, SenderEvents
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from typing import Any
 from twinpool.transfer.framing import bound_sends, receive_frame, send_frame
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffRefused, ReceiverEvents
-from twinpool.worker_threads import WorkerThreads
+from twinpool.worker.threads import WorkerThreads
 
 log = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_S = 10.0

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from router.canary import Hop, PairCheck
+from router.pools.canary import Hop, PairCheck
 from router.ports import (
     Ending,
     Output,
@@ -21,7 +21,7 @@ from router.ports import (
     WorkerView,
 )
 from twinpool.errors import DuplicateRequestId, InvalidRequest, StartFailed, TwinpoolError, UnknownWorker
-from twinpool.messages import BlockCounts, HeldAttempt, LoadReport
+from twinpool.session.messages import BlockCounts, HeldAttempt, LoadReport
 from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, WorkerState
 
 BOS, EOS = 256, 257

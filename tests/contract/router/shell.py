@@ -12,11 +12,11 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from router.metrics import Metrics
-from router.server import Address, RouterServer, build_server
-from router.services.operations import OperationsService
-from router.text import Tokenizer
-from router.transport import SERVER_OPTIONS
+from router.entrance.text import Tokenizer
+from router.faces.grpc.operations_service import OperationsService
+from router.faces.grpc.server import Address, RouterServer, build_server
+from router.faces.grpc.transport import SERVER_OPTIONS
+from router.telemetry.metrics import Metrics
 from tests.contract.router.fakes import (
     CARD,
     ByteDetokenizer,

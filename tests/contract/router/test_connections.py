@@ -10,7 +10,7 @@ from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, DataReceived, PingAckReceived, RemoteSettingsChanged, StreamReset
 from h2.settings import SettingCodes
 
-from router import transport
+from router.faces.grpc import transport
 from tests.contract.router.raw_client import PATIENCE_S, RawClient, raw_client
 from tests.contract.router.shell import Shell, failure_of, running_shell, token_prompt
 

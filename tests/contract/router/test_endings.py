@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from router.services import inference
+from router.faces.grpc import inference_service as inference
 from tests.contract.router.fakes import ByteTokenizer
 from tests.contract.router.shell import Shell, failure_of, fields_of, reason_of, running_shell, token_prompt
 from twinpool.errors import ServerDraining

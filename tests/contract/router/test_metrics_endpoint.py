@@ -11,8 +11,8 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.metrics import Metrics
-from router.metrics_server import MetricsServer
+from router.telemetry.metrics import Metrics
+from router.telemetry.metrics_server import MetricsServer
 from tests.contract.router.fakes import TIMING, FakeDispatcher
 from twinpool.errors import StartFailed
 from twinpool.types import FinishReason, Usage

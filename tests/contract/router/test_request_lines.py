@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from router.metrics import Metrics
-from router.observations import Observations
 from router.ports import Ending, Output
+from router.telemetry.metrics import Metrics
+from router.telemetry.observations import Observations
 from tests.contract.router.fakes import TIMING
 from tests.contract.router.shell import Shell, failure_of
 from tests.unit.small_fleet import SmallFleet, request
@@ -69,7 +69,7 @@ async def test_a_refusal_is_told_without_the_words_that_were_refused(
     caplog.set_level(logging.DEBUG)
     message = pb.ChatMessage(role=SAID, content=SAID)
     await failure_of(shell.inference.Chat(pb.ChatRequest(request_id="r\n2", messages=[message])))
-    (record,) = [record for record in caplog.records if record.name == "router.request_log"]
+    (record,) = [record for record in caplog.records if record.name == "router.telemetry.request_log"]
     assert (vars(record)["request_id"], vars(record)["error"]) == ("r\n2", "INVALID_REQUEST")
     assert "\n" not in record.getMessage()
     assert SAID not in caplog.text

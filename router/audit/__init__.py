@@ -1,0 +1,1 @@
+"""Compares what workers hold with what the scheduler knows."""

@@ -1,1 +1,0 @@
-"""The only place, servicers aside, where the client services' protobuf messages are known."""

@@ -1,0 +1,310 @@
+"""Drives the scheduler: feeds it what happens, and carries out what it decides. The router's one loop.
+
+a request arrives, a worker speaks, a second passes ─► Scheduler.handle ─► sends, tokens, errors
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from router.audit.auditor import Auditor
+from router.dispatch.drain_rate import DrainRate
+from router.dispatch.snapshots import take_snapshot
+from router.dispatch.streams import OutputStream
+from router.dispatch.worker_session import WorkerSession
+from router.pools.seats import Roster
+from router.ports import Output, Request, Snapshot, Verification
+from router.scheduling.commands import (
+    Drained,
+    Emit,
+    Fail,
+    MoveEnded,
+    ProbePair,
+    ReplaceWorker,
+    SchedulerCommand,
+    Send,
+    SetBack,
+)
+from router.scheduling.events import (
+    Aborted,
+    Arrived,
+    Cancelled,
+    Drain,
+    PairFailed,
+    PairProven,
+    PoolGivenUp,
+    SchedulerEvent,
+    SeatClosed,
+    Tick,
+    WorkerDown,
+    WorkerSaid,
+    WorkerUp,
+)
+from router.scheduling.scheduler import GIVEN_UP_RETRY_S, Scheduler, SchedulerLimits
+from router.telemetry.metrics import Metrics
+from router.telemetry.observations import Observations
+from twinpool.config import ServeConfig
+from twinpool.errors import DuplicateRequestId, PoolUnavailable, QueueFull, ServerDraining
+from twinpool.session.messages import Audited, Command, Event, Hello, Prefill
+from twinpool.types import Pool
+
+log = logging.getLogger(__name__)
+TICK_S = 0.1
+LEAST_TICK_S = 0.01
+"""However close deadlines are together."""
+UNKNOWN_CAPACITY_TOKENS = 1 << 31
+"""Before the first worker of each pool has come up, only the model's context limits a request."""
+
+Probe = Callable[[ProbePair], Coroutine[Any, Any, bool]]
+"""Lets a canary through a pair; whether it passed."""
+Replace = Callable[[ReplaceWorker], None]
+"""Has a worker ended and started anew."""
+
+
+class RunningDispatcher:
+    """The `Dispatcher` of the real system; everything runs on one event loop.
+
+    probe, replace and drained are set by who composes the router, before the first worker is up.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        model_name: str,
+        metrics: Metrics,
+        roster: Roster,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        epoch, counter = secrets.token_hex(6), itertools.count(1)
+        limits = SchedulerLimits(
+            most_prompts=config.router.prefill_max_prompts,
+            most_rows=config.engine.max_batch_rows,
+            overtake_s=config.router.overtake_s,
+            reservation_ttl_s=config.handoff.reservation_ttl_s,
+            most_attempts=config.router.max_attempts,
+            longest_request_s=config.router.max_request_s,
+            stuck_after_s=config.router.stuck_after_s,
+        )
+        self.scheduler = Scheduler(limits, new_attempt=lambda: f"{epoch}-{next(counter)}")
+        self.probe: Probe | None = None
+        self.replace: Replace | None = None
+        self.drained: Callable[[Drained], None] | None = None
+        self.serving_changed = asyncio.Event()
+        self._config = config
+        self._model_name = model_name
+        self._roster = roster
+        self._clock = clock
+        self._began_at = clock()
+        self._totals = metrics.totals
+        self._drain_rate = DrainRate()
+        self._observations = Observations(metrics, self.scheduler.fleet, self.scheduler.user_request)
+        self._streams: dict[str, OutputStream] = {}
+        self._sessions: dict[str, WorkerSession] = {}
+        self._auditor = Auditor(self.scheduler, self._send, config.handoff.quarantine_report_s)
+        self._probes: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._given_up: dict[Pool | None, str] = {}
+        self._capacity = UNKNOWN_CAPACITY_TOKENS
+
+    # Dispatcher.
+
+    def submit(self, request: Request) -> OutputStream:
+        """Queue a request; see `Dispatcher.submit`."""
+        if request.pair is None:
+            self.require_room(len(request.prompt_ids))
+        if request.request_id in self._streams:
+            raise DuplicateRequestId(f"request {request.request_id!r} is in flight")
+        stream = OutputStream(left=lambda: self._left(request.request_id))
+        self._streams[request.request_id] = stream
+        self._observations.arrived(request, self._clock())
+        self._feed(Arrived(request))
+        return stream
+
+    def require_room(self, num_tokens: int = 1) -> None:
+        """Refuse what cannot be queued now; see `Dispatcher.require_room`."""
+        self._check_open()
+        self._check_queue(num_tokens)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; see `Dispatcher.abort`."""
+        if request_id not in self.scheduler.requests:
+            return False
+        self._feed(Aborted(request_id))
+        return True
+
+    def max_request_tokens(self) -> int:
+        """Most tokens of prompt and answer that fit either side's whole pool."""
+        self._capacity = self.scheduler.fleet.capacity_tokens() or self._capacity
+        return self._capacity
+
+    def snapshot(self) -> Snapshot:
+        """The state now."""
+        state = take_snapshot(self._model_name, self.serving, self.scheduler, self._roster)
+        most_running = {
+            Pool.PREFILL: self._config.router.prefill_max_prompts,
+            Pool.DECODE: self._config.engine.max_batch_rows,
+        }
+        totals = replace(self._totals, uptime_s=self._clock() - self._began_at)
+        return replace(state, most_running=most_running, totals=totals)
+
+    async def verify(self) -> Verification:
+        """Who holds what; see `Dispatcher.verify`."""
+        return await self._auditor.verify()
+
+    @property
+    def serving(self) -> bool:
+        """Whether users' requests have a pair to go to."""
+        return self.scheduler.fleet.serves() and not self._draining and not self._given_up
+
+    # Workers, from who keeps them.
+
+    def worker_up(self, worker_id: str, hello: Hello, session: WorkerSession) -> None:
+        """A session is open."""
+        self._sessions[worker_id] = session
+        self._feed(WorkerUp(worker_id, hello))
+
+    def worker_said(self, worker_id: str, incarnation: str, event: Event) -> None:
+        """A worker's event."""
+        if isinstance(event, Audited):
+            self._auditor.heard(event)
+            return
+        self._observations.heard(worker_id, event)
+        self._feed(WorkerSaid(worker_id, incarnation, event))
+
+    def worker_down(self, worker_id: str, incarnation: str, reason: str) -> None:
+        """A session is gone."""
+        self._sessions.pop(worker_id, None)
+        self._feed(WorkerDown(worker_id, incarnation, reason))
+
+    def seat_closed(self, worker_id: str) -> None:
+        """No worker of this name will come any more."""
+        self._feed(SeatClosed(worker_id))
+
+    def drain_worker(self, worker_id: str, grace_s: float) -> None:
+        """A worker is to leave: nothing new goes to it, and what it has after grace_s is set back."""
+        self._feed(Drain(worker_id, grace_s))
+
+    def give_up(self, pool: Pool | None, message: str) -> None:
+        """A pool has no worker and will get none; without a pool: neither has any."""
+        self._given_up[pool] = message
+        self._feed(PoolGivenUp(message))
+
+    def take_back(self, pool: Pool) -> None:
+        """A pool will get a worker after all."""
+        if self._given_up.pop(pool, None) is not None:
+            self._feed(PoolGivenUp(next(iter(self._given_up.values()), "")))
+
+    def drain(self) -> None:
+        """Take no more requests; those admitted go on."""
+        self._draining = True
+        self.serving_changed.set()
+
+    async def tick_forever(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Let time pass, and no deadline by much: its client gives up itself soon after."""
+        while True:
+            first = min((state.expires_at for state in self.scheduler.requests.values()), default=math.inf)
+            await sleep(min(TICK_S, max(LEAST_TICK_S, first - self._clock())))
+            self._feed(Tick())
+
+    def _check_open(self) -> None:
+        if self._draining:
+            raise ServerDraining("the server is stopping", retry_after_s=1.0)
+        if self._given_up:
+            raise PoolUnavailable(next(iter(self._given_up.values())), retry_after_s=GIVEN_UP_RETRY_S)
+        if not self._roster.has_served:
+            raise PoolUnavailable("no prefill-decode pair is ready yet", retry_after_s=1.0)
+
+    def _check_queue(self, num_tokens: int) -> None:
+        """Refuse what the queue has no room for; an empty queue takes any one request."""
+        queue, limits = self.scheduler.queue, self._config.router
+        if queue.num_requests >= limits.queue_max_requests:
+            full = f"{limits.queue_max_requests} requests wait already, which is the limit"
+            num_starts = queue.num_requests - limits.queue_max_requests + 1
+        elif queue.num_requests and queue.num_tokens + num_tokens > limits.queue_max_tokens:
+            full = f"{queue.num_tokens} prompt tokens wait already; the limit is {limits.queue_max_tokens}"
+            too_many = queue.num_tokens + num_tokens - limits.queue_max_tokens
+            # As many requests of the mean length as have so many tokens; all of them make room for any other.
+            num_starts = min(math.ceil(too_many * queue.num_requests / queue.num_tokens), queue.num_requests)
+        else:
+            return
+        raise QueueFull(full, retry_after_s=self._drain_rate.retry_after_s(self._clock(), num_starts))
+
+    def _left(self, request_id: str) -> None:
+        if self._streams.pop(request_id, None) is None:
+            return
+        now, state = self._clock(), self.scheduler.requests.get(request_id)
+        # Its client watches the same deadline, and may act on it before our next tick.
+        if state is not None and (error := state.expiry(now)):
+            self._observations.failed(request_id, error, now)
+        else:
+            self._observations.left(request_id, now)
+        self._feed(Cancelled(request_id))
+
+    def _feed(self, event: SchedulerEvent) -> None:
+        was_serving = self.serving
+        for command in self.scheduler.handle(event, self._clock()):
+            self._carry_out(command)
+        if self.serving != was_serving:
+            self._roster.has_served = self._roster.has_served or self.serving
+            self.serving_changed.set()
+
+    def _carry_out(self, command: SchedulerCommand) -> None:
+        match command:
+            case Send(worker_id, worker_command):
+                if isinstance(worker_command, Prefill):
+                    self._drain_rate.started(self._clock(), waiting=self.scheduler.queue.num_requests > 0)
+                self._observations.sent(worker_id, worker_command)
+                self._send(worker_id, worker_command)
+            case Emit(request_id, output):
+                self._emit(request_id, output)
+            case Fail(request_id, error):
+                self._observations.failed(request_id, error, self._clock())
+                if stream := self._streams.pop(request_id, None):
+                    stream.fail(error)
+            case ProbePair():
+                task = asyncio.create_task(self._prove(command))
+                self._probes.add(task)
+                task.add_done_callback(self._probes.discard)
+            case SetBack():
+                self._observations.set_back(command)
+            case ReplaceWorker():
+                about = {"worker": command.worker_id, "incarnation": command.incarnation}
+                log.error("worker %s is replaced: %s", command.worker_id, command.reason, extra=about)
+                if self.replace is not None:
+                    self.replace(command)
+            case Drained():
+                if self.drained is not None:
+                    self.drained(command)
+            case MoveEnded(outcome):
+                self._observations.move_ended(outcome)
+
+    def _send(self, worker_id: str, command: Command) -> None:
+        self._sessions[worker_id].send(command)
+
+    def _emit(self, request_id: str, output: Output) -> None:
+        self._observations.emitted(request_id, output, self._clock())
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return
+        stream.put(output)
+        if output.ending is not None:
+            del self._streams[request_id]
+
+    async def _prove(self, pair: ProbePair) -> None:
+        passed = False
+        try:
+            passed = self.probe is not None and await self.probe(pair)
+        except Exception:
+            log.exception("a canary from %s to %s broke", pair.prefill_id, pair.decode_id)
+        if passed:
+            self._roster.proven(pair.prefill_id, pair.decode_id)
+        outcome = PairProven if passed else PairFailed
+        self._feed(outcome(pair.prefill, pair.decode))

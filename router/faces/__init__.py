@@ -1,0 +1,1 @@
+"""The transports that clients speak, each a face of the entrance."""

@@ -1,0 +1,1 @@
+"""Keeps both pools filled, scaled and proven."""

@@ -1,1 +1,0 @@
-"""The gRPC services that clients call."""

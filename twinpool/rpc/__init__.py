@@ -1,1 +1,0 @@
-"""The session between the router and its workers."""

@@ -1,0 +1,1 @@
+"""What the router and its workers say to each other, and the session over which they say it."""

@@ -1,0 +1,397 @@
+"""What the router and its workers say to each other, as frozen dataclasses.
+
+`twinpool.session.command_codec` and `event_codec` turn them into protobuf and back;
+`proto/twinpool/v1/worker.proto` comments every field. An `attempt` is one try of one choice and is never
+used twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """Counts of one worker at one moment.
+
+    progress: turns of the engine's loop, idle ones included, and layers computed (see `Pulse`).
+    step_s: seconds of its newest step.
+    cpu_s: processor time of the worker's process. rss_bytes: its memory, shared pages it touched included.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    blocks_free: int = 0
+    blocks_quarantined: int = 0
+    handoffs: int = 0
+    blocks_cached: int = 0
+    progress: int = 0
+    step_s: float = 0.0
+    cpu_s: float = 0.0
+    rss_bytes: int = 0
+
+
+# Router to prefill worker.
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPair:
+    """Open the hand-off connection to a decode worker (an incarnation)."""
+
+    decode: str
+    endpoint: HandoffEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class LeavePair:
+    """Close it."""
+
+    decode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Read prompt and token log, choose the next token, hand the cache to `decode` (None: no hand-off).
+
+    arrival: the request's place among all by first arrival, kept when it resumes; the lower is the older.
+    """
+
+    attempt: str
+    choice_index: int
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    params: RowParams
+    decode: str | None
+    arrival: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelPrefill:
+    """Stop reading a prompt and free its blocks."""
+
+    attempt: str
+
+
+# Router to decode worker.
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Set blocks aside for num_tokens; only `writer` (a prefill incarnation) may fill them."""
+
+    attempt: str
+    num_tokens: int
+    writer: str
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Give a reservation up before it became a row."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Let the row into the batch once its cache is written. output_ids: the token log, newest last."""
+
+    attempt: str
+    choice_index: int
+    num_prompt_tokens: int
+    output_ids: tuple[int, ...]
+    params: RowParams
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Free a row's blocks."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriterGone:
+    """A prefill worker's process is gone."""
+
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """Copy a row's cache into the reservation `to` of the decode worker `decode` while the row goes on.
+
+    Ends in RowMoved, MoveFailed, or the row's own end.
+    """
+
+    attempt: str
+    to: str
+    decode: str
+
+
+# Router to any worker.
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Check your own books, at the next boundary of the engine's steps; answered by `Audited`."""
+
+    audit_id: str
+
+
+Command = (
+    MoveRow
+    | JoinPair
+    | LeavePair
+    | Prefill
+    | CancelPrefill
+    | Reserve
+    | Revoke
+    | Admit
+    | Evict
+    | WriterGone
+    | Audit
+)
+
+
+# Worker to router.
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of every session."""
+
+    pool: Pool
+    incarnation: str
+    pid: int
+    blocks_total: int
+    block_size: int
+    kv_bytes: int
+    endpoint: HandoffEndpoint = field(default_factory=HandoffEndpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class PairJoined:
+    """The connection to a decode incarnation is open."""
+
+    decode: str
+    transport: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairBroken:
+    """It ended, or could not be opened."""
+
+    decode: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """An attempt's first token. position: its index in the token log."""
+
+    attempt: str
+    position: int
+    token: int
+    finish_reason: FinishReason | None
+    num_computed_tokens: int
+
+
+class PrefillOutcome(StrEnum):
+    """How an attempt left a prefill worker."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+    REFUSED = "refused"
+    PAIR_LOST = "pair_lost"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillEnded:
+    """An attempt holds nothing on the prefill worker any more."""
+
+    attempt: str
+    outcome: PrefillOutcome
+    detail: str
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Blocks are set aside."""
+
+    attempt: str
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not enough free blocks now."""
+
+    attempt: str
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An attempt's cache has arrived whole."""
+
+    attempt: str
+    num_bytes: int
+    handoff_s: float
+
+
+CONNECTION_ENDED = "the hand-off connection ended"
+"""The detail of a hand-off that failed with its connection: the writer may be dead."""
+WRITER_GONE = "the prefill worker is gone"
+"""The detail of a reservation that is given up with its writer."""
+
+
+class ReleaseReason(StrEnum):
+    """Why an attempt left a decode worker."""
+
+    EVICTED = "evicted"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    HANDOFF_FAILED = "handoff_failed"
+    GONE = "gone"
+    FAILED = "failed"
+
+
+NEVER_BEGUN = "the hand-off did not begin in time"
+"""The detail of a reservation that expired before its writer asked to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An attempt holds nothing usable on the decode worker any more; load counts quarantined blocks."""
+
+    attempt: str
+    reason: ReleaseReason
+    detail: str
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class RowToken:
+    """One row's token. position: its index in the token log."""
+
+    attempt: str
+    position: int
+    token: int
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """One decode step of a worker's whole batch."""
+
+    step: int
+    tokens: tuple[RowToken, ...]
+    step_s: float
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillStep:
+    """One step of a prefill worker: chunks of num_prompts prompts, num_tokens together."""
+
+    num_prompts: int
+    num_tokens: int
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPaused:
+    """Rows that were not stepped for want of a block; said again while it lasts."""
+
+    attempts: tuple[str, ...]
+    load: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class RowMoved:
+    """A row's cache is whole in the reservation `to`, and the row is not stepped here any more.
+
+    position: length of the token log at that moment.
+    """
+
+    attempt: str
+    to: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFailed:
+    """A row goes on where it was."""
+
+    attempt: str
+    to: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineOverdue:
+    """A writer has not let go of an attempt's blocks in time; `writer` is the incarnation to end."""
+
+    attempt: str
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """Blocks of one worker by owner; they sum to its pool. A prefill worker's prompts count as rows."""
+
+    free: int = 0
+    reserved: int = 0
+    rows: int = 0
+    cached: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAttempt:
+    """What a worker holds of one attempt. stage: where it is in its life there, in one word.
+
+    age_s: seconds it has been in this stage; on a prefill worker, since it came.
+    """
+
+    attempt: str
+    stage: str
+    num_blocks: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """A worker's books, all of one moment. problems: what does not agree with what, in words."""
+
+    audit_id: str
+    blocks: BlockCounts
+    held: tuple[HeldAttempt, ...]
+    problems: tuple[str, ...]
+
+
+Event = (
+    Hello
+    | PairJoined
+    | PairBroken
+    | FirstToken
+    | PrefillEnded
+    | Granted
+    | Refused
+    | Written
+    | Released
+    | StepDone
+    | PrefillStep
+    | RowsPaused
+    | RowMoved
+    | MoveFailed
+    | QuarantineOverdue
+    | Audited
+    | LoadReport
+)

@@ -1,0 +1,1 @@
+"""What both kinds of worker share, whatever they compute."""
