@@ -101,8 +101,14 @@ class FakeInference(InferenceServicer):
     async def _act(self, text: str, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[pb.Chunk]:
         match text.partition(" ")[0]:
             case "endless":
-                yield CHUNKS[0]
-                await self._until_cancelled()
+                try:
+                    yield CHUNKS[0]
+                    self.silent.set()
+                    await asyncio.Event().wait()
+                except (asyncio.CancelledError, GeneratorExit):
+                    # Whether it waits, or its chunk is still being written.
+                    self.cancelled.set()
+                    raise
             case "cut":
                 yield CHUNKS[0]
             case "fail" if self.error is not None:
@@ -118,14 +124,6 @@ class FakeInference(InferenceServicer):
             case _:
                 for chunk in CHUNKS:
                     yield chunk
-
-    async def _until_cancelled(self) -> None:
-        self.silent.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            self.cancelled.set()
-            raise
 
 
 class FakeOperations(OperationsServicer):
@@ -224,22 +222,22 @@ class FakeServer:
         self.operations = FakeOperations()
         self.target = ""
 
-    async def start(self) -> grpc.aio.Server:
+    async def start(self, address: str) -> grpc.aio.Server:
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         add_InferenceServicer_to_server(self.inference, server)
         add_OperationsServicer_to_server(self.operations, server)
-        self.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        self.target = f"127.0.0.1:{server.add_insecure_port(address)}"
         await server.start()
         return server
 
 
 @contextmanager
-def running_server() -> Iterator[FakeServer]:
+def running_server(address: str = "127.0.0.1:0") -> Iterator[FakeServer]:
     """A fake server on a loop and thread of its own, so that blocking clients can be tested too."""
     fake, loop = FakeServer(), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="fake server")
     thread.start()
-    server = asyncio.run_coroutine_threadsafe(fake.start(), loop).result(timeout=10)
+    server = asyncio.run_coroutine_threadsafe(fake.start(address), loop).result(timeout=10)
     try:
         yield fake
     finally:
