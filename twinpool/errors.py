@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TwinpoolError(Exception):
     """Base of all errors that Twinpool raises on purpose.
@@ -16,6 +18,10 @@ class TwinpoolError(Exception):
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By state, not by calling the class: errors cross processes whatever their constructors ask for."""
+        return _restored, (type(self), self.args), self.__dict__
 
 
 class InvalidRequest(TwinpoolError):
@@ -132,3 +138,7 @@ class UnknownWorker(TwinpoolError):
     """There is no worker of that name."""
 
     reason = "UNKNOWN_WORKER"
+
+
+def _restored(kind: type[TwinpoolError], args: tuple[object, ...]) -> TwinpoolError:
+    return kind.__new__(kind, *args)
