@@ -105,6 +105,53 @@ def test_a_closed_pipe_ends_quietly(server: FakeServer) -> None:
     assert (ended.returncode, ended.stderr) == (Exit.UNREAD, b"")
 
 
+@pytest.mark.parametrize(
+    "command", [["generate", "- milk"], ["chat", "-x"], ["chat", "--system", "- be brief", "hello"]]
+)
+def test_text_that_begins_with_a_dash_gets_a_hint(command: list[str], capsys: Capture) -> None:
+    assert main(command) == Exit.USAGE
+    assert 'goes after `--`, or after `=`: generate -- "- milk"' in capsys.readouterr().err
+
+
+def test_the_hint_holds(server: FakeServer, capsys: Capture) -> None:
+    assert main(["generate", "--target", server.target, "--", "echo - milk"]) == 0
+    assert main(["chat", "--target", server.target, "--system=- be brief", "--", "- milk"]) == 0
+    assert capsys.readouterr().out == "echo - milk\ncafé\n"
+    chat = server.inference.requests[-1]
+    assert isinstance(chat, inference_pb2.ChatRequest)
+    assert [message.content for message in chat.messages] == ["- be brief", "- milk"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"), [((), b"caf?\n"), (("--json",), rb'"text": "caf\u00e9"')], ids=["text", "json"]
+)
+def test_an_answer_is_shown_as_far_as_the_encoding_goes(
+    flags: tuple[str, ...], shown: bytes, server: FakeServer
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "twinpool.cli.app",
+        "generate",
+        "hello",
+        "--target",
+        server.target,
+        *flags,
+    ]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(command, capture_output=True, env=environment, check=False, timeout=30)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert shown in ended.stdout
+
+
+def test_a_complaint_is_shown_as_far_as_the_encoding_goes(server: FakeServer) -> None:
+    server.inference.error = errors.QueueFull("voll, später")
+    command = [sys.executable, "-m", "twinpool.cli.app", "generate", "fail", "--target", server.target]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    ended = subprocess.run(command, capture_output=True, env=environment, check=False, timeout=30)
+    assert (ended.returncode, ended.stderr) == (Exit.BUSY, b"twinpool: voll, sp?ter\n")
+
+
 def test_status_json_has_the_promised_names(server: FakeServer, capsys: Capture) -> None:
     assert main(["status", "--json", "--target", server.target]) == 0
     status = json.loads(capsys.readouterr().out)

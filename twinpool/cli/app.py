@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
 
 from twinpool.cli.exits import Exit, complain, complain_of
 from twinpool.config import ConfigError
@@ -40,6 +41,10 @@ _SUMMARIES = {
     "restart": "Drain, end and start anew one worker, or a pool's one by one.",
 }
 
+_DASH_HINT = (
+    'Text that begins with a dash goes after `--`, or after `=`: generate -- "- milk", --system="- be brief".'
+)
+
 
 def build_app() -> App:
     """The commands, each loaded only when it is used: the command line must start at once."""
@@ -59,8 +64,11 @@ def build_app() -> App:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code; see `twinpool.cli.exits`."""
+    _substitute_what_cannot_be_written()
     try:
         return int(build_app()(argv) or Exit.DONE)
+    except (UnknownOptionError, MissingArgumentError) as error:
+        return complain(f"{error} {_DASH_HINT}", Exit.USAGE)
     except CycloptsError as error:
         return complain(error, Exit.USAGE)
     except ConfigError as error:
@@ -73,6 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python flushes stdout once more at exit; let that one fail in silence.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.UNREAD
+
+
+def _substitute_what_cannot_be_written() -> None:
+    """An answer is shown as far as the terminal's or pipe's encoding can, rather than lost."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

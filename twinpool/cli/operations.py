@@ -112,7 +112,7 @@ def _console() -> Console:
 
 
 def _print_json(state: Status | Verification) -> None:
-    print(json_format.dumps(asdict(state), ensure_ascii=False), flush=True)
+    print(json_format.dumps(asdict(state)), flush=True)
 
 
 def _verdict(check: PairCheck) -> str:

@@ -105,4 +105,4 @@ def _print_text(chunks: Iterable[Chunk]) -> None:
 
 
 def _print_json(completion: Completion) -> None:
-    print(json_format.dumps(asdict(completion), ensure_ascii=False))
+    print(json_format.dumps(asdict(completion)))
