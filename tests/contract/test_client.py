@@ -202,26 +202,6 @@ def test_no_server_is_an_error_of_its_own() -> None:
         client.complete("hello")
 
 
-@pytest.mark.parametrize(
-    ("prompt", "options", "field"),
-    [
-        ("x", {"max_tokens": 2**40}, "sampling.max_tokens"),
-        ("x", {"seed": -1}, "sampling.seed"),
-        ("x", {"temperature": "warm"}, "sampling.temperature"),
-        ("\ud800", {}, "text"),
-        ([2**31], {}, "token_ids.ids"),
-        (["a"], {}, "token_ids.ids"),
-    ],
-)
-def test_values_that_no_message_can_carry_are_refused_before_sending(
-    prompt: Any, options: Any, field: str, client: Client, server: FakeServer
-) -> None:
-    with pytest.raises(errors.InvalidRequest, match=field) as raised:
-        client.generate(prompt, **options)
-    assert raised.value.field == field
-    assert not server.inference.requests
-
-
 def test_an_unknown_option_is_a_type_error(client: Client) -> None:
     options: Any = {"temprature": 0}
     with pytest.raises(TypeError, match="temprature"):

@@ -2,7 +2,7 @@
 
 from twinpool.client.asynchronous import AsyncClient
 from twinpool.client.blocking import Client
-from twinpool.client.errors import ServerUnreachable
+from twinpool.client.errors import ClientForked, ServerUnreachable
 from twinpool.client.operations import AsyncOperationsClient, OperationsClient
 from twinpool.client.streams import AsyncStream, Stream
 from twinpool.client.values import Chunk, Completion, Options, Summary
@@ -13,6 +13,7 @@ __all__ = [
     "AsyncStream",
     "Chunk",
     "Client",
+    "ClientForked",
     "Completion",
     "OperationsClient",
     "Options",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 
+from twinpool.client.fields import extend_ids, refusal, set_field, several, shown, text_of
 from twinpool.client.values import Chunk, Options, Prompt, Summary
 from twinpool.errors import InternalError, InvalidRequest
 from twinpool.types import FinishReason, ModelCard, ServedBy, Timing, Usage
@@ -23,54 +23,49 @@ _FINISH_REASONS = {
 
 def generate_request(prompt: Prompt, options: Options) -> pb.GenerateRequest:
     """Raises InvalidRequest for values that no message can carry, TypeError for unknown options."""
-    request = pb.GenerateRequest(
-        request_id=_request_id(options),
-        model=options.get("model", ""),
-        sampling=_sampling(options),
-        output=_output(options),
-    )
+    request = pb.GenerateRequest(sampling=_sampling(options), output=_output(options))
+    _name(request, options)
     if isinstance(prompt, str):
-        with _names("text"):
-            request.text = prompt
+        set_field(request, "text", prompt)
     else:
         # An empty list is a prompt too, for the server to refuse.
         request.token_ids.SetInParent()
-        with _names("token_ids.ids"):
-            request.token_ids.ids.extend(prompt)
+        extend_ids(request.token_ids.ids, prompt, "token_ids.ids")
     return request
 
 
 def chat_request(messages: Sequence[Mapping[str, str]], options: Options) -> pb.ChatRequest:
     """messages: each with role and content, oldest first. Raises as generate_request does."""
-    request = pb.ChatRequest(
-        request_id=_request_id(options),
-        model=options.get("model", ""),
-        sampling=_sampling(options),
-        output=_output(options),
-    )
-    with _names("messages"):
-        request.messages.extend(pb.ChatMessage(**message) for message in messages)
+    request = pb.ChatRequest(sampling=_sampling(options), output=_output(options))
+    _name(request, options)
+    for index, message in enumerate(several(messages, "messages", "a list of them")):
+        _add_message(request, message, f"messages[{index}]")
     return request
 
 
 def abort_request(request_ids: str | Iterable[str]) -> pb.AbortRequest:
     """One id or several."""
-    return pb.AbortRequest(request_ids=[request_ids] if isinstance(request_ids, str) else request_ids)
+    request = pb.AbortRequest()
+    ids = [request_ids] if isinstance(request_ids, str) else request_ids
+    for request_id in several(ids, "request_ids", "one id or several"):
+        with refusal("request_ids", "Unicode text", request_id):
+            request.request_ids.append(text_of(request_id))
+    return request
 
 
 def tokenize_request(text: str, add_special_tokens: bool) -> pb.TokenizeRequest:
     """Raises InvalidRequest for text that is not Unicode."""
-    request = pb.TokenizeRequest(add_special_tokens=add_special_tokens)
-    with _names("text"):
-        request.text = text
+    request = pb.TokenizeRequest()
+    set_field(request, "add_special_tokens", add_special_tokens)
+    set_field(request, "text", text)
     return request
 
 
 def detokenize_request(token_ids: Iterable[int], skip_special_tokens: bool) -> pb.DetokenizeRequest:
     """Raises InvalidRequest for ids that are no 32-bit integers."""
-    request = pb.DetokenizeRequest(skip_special_tokens=skip_special_tokens)
-    with _names("token_ids"):
-        request.token_ids.extend(token_ids)
+    request = pb.DetokenizeRequest()
+    set_field(request, "skip_special_tokens", skip_special_tokens)
+    extend_ids(request.token_ids, token_ids, "token_ids")
     return request
 
 
@@ -124,39 +119,34 @@ def _summary_from(summary: pb.Summary) -> Summary:
     )
 
 
-def _request_id(options: Options) -> str:
+def _name(request: pb.GenerateRequest | pb.ChatRequest, options: Options) -> None:
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
         raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
     # Drawn here rather than by the server, so that the caller can abort before the first token.
-    return options.get("request_id") or uuid.uuid4().hex
+    set_field(request, "request_id", options.get("request_id") or uuid.uuid4().hex)
+    set_field(request, "model", options.get("model"))
+
+
+def _add_message(request: pb.ChatRequest, message: Mapping[str, str], path: str) -> None:
+    if not isinstance(message, Mapping):
+        raise InvalidRequest(path, f"{path} must have a role and a content, not be {shown(message)}")
+    added = request.messages.add()
+    for name, value in message.items():
+        if name not in added.DESCRIPTOR.fields_by_name:
+            raise InvalidRequest(path, f"{path} has a role and a content, but no {shown(name)}")
+        set_field(added, name, value, f"{path}.")
 
 
 def _sampling(options: Options) -> pb.SamplingParams:
     sampling = pb.SamplingParams()
     for name in _SAMPLING_FIELDS:
-        with _names(f"sampling.{name}"):
-            _set(sampling, name, options.get(name))
+        set_field(sampling, name, options.get(name), "sampling.")
     return sampling
 
 
 def _output(options: Options) -> pb.OutputOptions:
     output = pb.OutputOptions()
     for name in _OUTPUT_FIELDS:
-        with _names(f"output.{name}"):
-            _set(output, name, options.get(name))
+        set_field(output, name, options.get(name), "output.")
     return output
-
-
-def _set(message: pb.SamplingParams | pb.OutputOptions, name: str, value: object) -> None:
-    if value is not None:
-        setattr(message, name, value)
-
-
-@contextmanager
-def _names(path: str) -> Iterator[None]:
-    """What protobuf refuses inside is an invalid request, at this path."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(path, f"{path}: {error}") from None

@@ -20,6 +20,12 @@ class ServerUnreachable(errors.TwinpoolError):
     reason = "SERVER_UNREACHABLE"
 
 
+class ClientForked(errors.TwinpoolError):
+    """A client, or a stream of one, was used in a forked child of the process that made it."""
+
+    reason = "CLIENT_FORKED"
+
+
 _BY_REASON: dict[str, type[errors.TwinpoolError]] = {
     kind.reason: kind
     for kind in (

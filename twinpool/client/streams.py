@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self, TypeVar
 import grpc
 
 from twinpool.client.errors import typed_error
+from twinpool.client.home_process import HomeProcess
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -36,9 +37,11 @@ class Stream(Iterator[T]):
         self.request_id = request_id
         self._call = call
         self._decode = decode
+        self._home = HomeProcess()
         self._closed = False
 
     def __next__(self) -> T:
+        self._home.require()
         try:
             return self._decode(next(self._call))
         except grpc.RpcError as error:
@@ -47,9 +50,10 @@ class Stream(Iterator[T]):
             raise typed_error(error) from error
 
     def close(self) -> None:
-        """Cancel the call unless it is over."""
+        """Cancel the call unless it is over. A forked child leaves it to its parent."""
         self._closed = True
-        self._call.cancel()
+        if self._home.is_here:
+            self._call.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -72,9 +76,11 @@ class AsyncStream(AsyncIterator[T]):
         self._call = call
         self._messages = aiter(call)
         self._decode = decode
+        self._home = HomeProcess()
         self._closed = False
 
     async def __anext__(self) -> T:
+        self._home.require()
         try:
             return self._decode(await anext(self._messages))
         except grpc.aio.AioRpcError as error:
@@ -87,9 +93,10 @@ class AsyncStream(AsyncIterator[T]):
             raise
 
     async def aclose(self) -> None:
-        """Cancel the call unless it is over."""
+        """Cancel the call unless it is over. A forked child leaves it to its parent."""
         self._closed = True
-        self._call.cancel()
+        if self._home.is_here:
+            self._call.cancel()
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,5 +106,5 @@ class AsyncStream(AsyncIterator[T]):
 
     def __del__(self) -> None:
         # Garbage is collected in any thread, and also after the loop has ended.
-        if not self._loop.is_closed():
+        if self._home.is_here and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._call.cancel)
