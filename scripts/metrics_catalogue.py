@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from prometheus_client import CollectorRegistry
 from prometheus_client import Metric as Exposed
 
-from router.ports import PairView, Snapshot, WorkerView
 from router.telemetry.gauges import SnapshotGauges
 from router.telemetry.metrics import Metrics
 from router.telemetry.series import HandoffSeries, LatencySeries, LifeSeries, RequestSeries, WorkerSeries
 from twinpool.session.messages import LoadReport
 from twinpool.types import Pool, WorkerState
+from twinpool.views import PairView, Snapshot, WorkerView
 
 OPEN_LABELS = ("worker", "version", "block_size", "dtype")
 """Their values come from the deployment; all other labels' are in the code."""

@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Callable, Iterable
 
 from router.audit.verification import Books, Finding, books_of, compare, conclude
-from router.ports import Verification
 from router.scheduling.fleet import Worker
 from router.scheduling.scheduler import Scheduler
 from twinpool.session.messages import Audit, Audited
+from twinpool.views import Verification
 
 ANSWER_TIMEOUT_S = 5.0
 """A worker that takes longer is reported as one that does not answer."""

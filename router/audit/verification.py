@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from router.ports import Verification, VerifiedWorker
 from router.scheduling.fleet import Worker
 from router.scheduling.requests import Phase, RequestState
 from twinpool.kv.reservations import Stage
 from twinpool.session.messages import Audited, BlockCounts
 from twinpool.types import Pool
+from twinpool.views import Verification, VerifiedWorker
 
 
 class Doubt(StrEnum):

@@ -17,11 +17,11 @@ from typing import Any
 
 from router.audit.auditor import Auditor
 from router.dispatch.drain_rate import DrainRate
+from router.dispatch.seats import Roster
 from router.dispatch.snapshots import take_snapshot
 from router.dispatch.streams import OutputStream
 from router.dispatch.worker_session import WorkerSession
-from router.pools.seats import Roster
-from router.ports import Output, Request, Snapshot, Verification
+from router.ports import Output, Request
 from router.scheduling.commands import (
     Drained,
     Emit,
@@ -55,6 +55,7 @@ from twinpool.config import ServeConfig
 from twinpool.errors import DuplicateRequestId, PoolUnavailable, QueueFull, ServerDraining
 from twinpool.session.messages import Audited, Command, Event, Hello, Prefill
 from twinpool.types import Pool
+from twinpool.views import Snapshot, Verification
 
 log = logging.getLogger(__name__)
 TICK_S = 0.1

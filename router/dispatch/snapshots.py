@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from router.pools.seats import Roster, Seat
-from router.ports import PairView, Snapshot, WorkerView
+from router.dispatch.seats import Roster, Seat
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.scheduler import Scheduler
 from twinpool.session.messages import LoadReport
 from twinpool.types import Pool, WorkerState
+from twinpool.views import PairView, Snapshot, WorkerView
 
 
 def take_snapshot(model: str, serving: bool, scheduler: Scheduler, roster: Roster) -> Snapshot:

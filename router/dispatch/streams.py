@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Protocol
 
 from router.ports import Ending, Output
 from twinpool.errors import TwinpoolError
+
+
+class Outputs(Protocol):
+    """What comes of one request; see `OutputStream`."""
+
+    def __aiter__(self) -> AsyncIterator[Output]: ...
+
+    async def __anext__(self) -> Output: ...
+
+    async def aclose(self) -> None:
+        """The reader leaves; a request that has not ended is cancelled."""
+        ...
 
 
 class OutputStream:

@@ -1,4 +1,4 @@
-"""The door's rules, pure: each refuses what could never be served, naming the field and the limit.
+"""The rules of admission, pure: each refuses what could never be served, naming the field and the limit.
 
 Every function raises `InvalidRequest` and returns nothing, but for `row_params`, which also fills in the
 defaults. Field paths are those of the request message, relative to its root.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from router.entrance.exchange import Conversation, Prompt, SamplingAsked, TextPrompt, TokenPrompt
-from router.entrance.limits import MAX_BYTES_PER_TOKEN, Limits
+from router.entrance.asked import Conversation, Prompt, SamplingAsked, TextPrompt, TokenPrompt
+from router.entrance.request_limits import MAX_BYTES_PER_TOKEN, RequestLimits
 from twinpool.errors import InvalidRequest
 from twinpool.types import RowParams
 
@@ -47,7 +47,7 @@ def check_abort_ids(request_ids: Sequence[str]) -> None:
         check_request_id(request_id, field)
 
 
-def check_prompt(prompt: Prompt | None, limits: Limits) -> str:
+def check_prompt(prompt: Prompt | None, limits: RequestLimits) -> str:
     """Check a prompt before it is tokenized. Return its field path, for `row_params`."""
     match prompt:
         case None:
@@ -67,7 +67,7 @@ def check_prompt(prompt: Prompt | None, limits: Limits) -> str:
             return "messages"
 
 
-def check_count(field: str, count: int, limits: Limits) -> None:
+def check_count(field: str, count: int, limits: RequestLimits) -> None:
     """Refuse more token ids or messages than the context has tokens, before anybody looks at each."""
     if count > limits.context_tokens:
         raise InvalidRequest(
@@ -75,7 +75,7 @@ def check_count(field: str, count: int, limits: Limits) -> None:
         )
 
 
-def check_text(field: str, text: str, limits: Limits) -> None:
+def check_text(field: str, text: str, limits: RequestLimits) -> None:
     """Refuse a text so long that it cannot fit the context, however it is tokenized."""
     num_bytes = len(text.encode())
     if num_bytes > limits.text_bytes:
@@ -86,7 +86,7 @@ def check_text(field: str, text: str, limits: Limits) -> None:
         )
 
 
-def check_token_ids(field: str, ids: Sequence[int], limits: Limits) -> None:
+def check_token_ids(field: str, ids: Sequence[int], limits: RequestLimits) -> None:
     """Refuse ids outside the vocabulary, naming the first."""
     if not ids or (min(ids) >= 0 and max(ids) < limits.vocab_size):
         return
@@ -106,7 +106,7 @@ def check_interval(interval_s: float) -> None:
 
 
 def row_params(
-    asked: SamplingAsked, *, prompt_field: str, num_prompt_tokens: int, limits: Limits, seed: int
+    asked: SamplingAsked, *, prompt_field: str, num_prompt_tokens: int, limits: RequestLimits, seed: int
 ) -> RowParams:
     """Check sampling against a prompt's length and fill in the defaults.
 
@@ -139,7 +139,7 @@ def _check_temperature(temperature: float) -> None:
         )
 
 
-def _max_tokens(asked: int | None, prompt_field: str, num_prompt_tokens: int, limits: Limits) -> int:
+def _max_tokens(asked: int | None, prompt_field: str, num_prompt_tokens: int, limits: RequestLimits) -> int:
     room = limits.request_tokens - num_prompt_tokens
     if num_prompt_tokens < 1:
         raise InvalidRequest(prompt_field, f"{prompt_field} has no tokens")
@@ -162,7 +162,7 @@ def _max_tokens(asked: int | None, prompt_field: str, num_prompt_tokens: int, li
     return asked
 
 
-def _check_conversation(conversation: Conversation, limits: Limits) -> None:
+def _check_conversation(conversation: Conversation, limits: RequestLimits) -> None:
     if not conversation.turns:
         raise InvalidRequest("messages", "messages must not be empty")
     for index, turn in enumerate(conversation.turns):

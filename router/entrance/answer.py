@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.entrance.exchange import Chunk, Summary
+from router.entrance.chunks import Chunk, Summary
 from router.entrance.text import IncrementalText
 from router.ports import Ending, Output, Request
 from twinpool.types import Usage

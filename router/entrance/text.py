@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from router.entrance.exchange import Turn
+from router.entrance.asked import Turn
 from twinpool.errors import QueueFull
 
 T = TypeVar("T")

@@ -5,43 +5,26 @@ from __future__ import annotations
 import asyncio
 import uuid
 from contextlib import aclosing
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
-from router.ports import Dispatcher, Ending, PairView, Request
+from router.dispatch.streams import Outputs
+from router.ports import Ending, Request
 from twinpool.errors import TwinpoolError
 from twinpool.types import Pool, RowParams, Timing, WorkerState
+from twinpool.views import Hop, PairCheck, PairView, Snapshot
 
 NUM_TOKENS = 4
 
 
-class Hop(StrEnum):
-    """Where a canary failed. NONE: nowhere."""
+class Dispatcher(Protocol):
+    """What a canary needs of the dispatcher."""
 
-    NONE = "none"
-    PAIR = "pair"
-    RESERVE = "reserve"
-    PREFILL = "prefill"
-    HANDOFF = "handoff"
-    DECODE = "decode"
+    def submit(self, request: Request) -> Outputs:
+        """Queue a request for one pair, or raise a typed error."""
+        ...
 
-
-@dataclass(frozen=True, slots=True)
-class PairCheck:
-    """What one canary found. detail: what went wrong, in words; empty if nothing did."""
-
-    pair: PairView
-    failed_hop: Hop
-    detail: str
-    timing: Timing
-
-
-class PairChecker(Protocol):
-    """Tests prefill-decode pairs, by worker ids."""
-
-    async def check(self, prefill: str, decode: str) -> PairCheck:
-        """Test one pair, within a bound. A pair that fails is a result, not an exception."""
+    def snapshot(self) -> Snapshot:
+        """The state now."""
         ...
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from router.dispatch.dispatcher import RunningDispatcher
+from router.dispatch.seats import Roster, Seat
 from router.pools.launcher import Launcher, Leave, StartedWorker
-from router.pools.seats import Roster, Seat
 from router.pools.worker_life import WorkerLife
 from router.scheduling.commands import Drained, ReplaceCause, ReplaceWorker
 from router.telemetry.metrics import Metrics

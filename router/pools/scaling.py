@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 
+from router.dispatch.seats import Roster, Seat
 from router.pools.keeper import PoolKeeper
-from router.pools.seats import Roster, Seat
-from router.ports import Snapshot
 from router.telemetry.metrics import Metrics
 from twinpool.config import ServeConfig
 from twinpool.errors import InvalidRequest, StartFailed, UnknownWorker
 from twinpool.types import Pool, WorkerState
+from twinpool.views import Snapshot
 
 log = logging.getLogger(__name__)
 MOST_WORKERS = 256

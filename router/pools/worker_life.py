@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 
 from router.dispatch.dispatcher import RunningDispatcher
+from router.dispatch.seats import Seat
 from router.dispatch.worker_session import WorkerSession
 from router.pools.launcher import Launcher, StartedWorker
-from router.pools.seats import Seat
 from twinpool.errors import TakenOver
 
 log = logging.getLogger(__name__)

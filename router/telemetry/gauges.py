@@ -9,8 +9,8 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from router.ports import PairView, Snapshot, WorkerView
 from twinpool.types import Pool, WorkerState
+from twinpool.views import PairView, Snapshot, WorkerView
 
 PAIR_STATES = ("ready", "joined", "apart")
 """Proven by a canary; connected, but not proven; not connected."""
@@ -23,13 +23,8 @@ class _WorkerGauge:
     value: Callable[[WorkerView], float]
 
 
-def blocks_used(view: WorkerView) -> int:
-    """Blocks neither free nor kept for reuse, quarantined ones included."""
-    return view.blocks_total - view.load.blocks_free - view.load.blocks_cached
-
-
 def _usage_ratio(view: WorkerView) -> float:
-    return blocks_used(view) / view.blocks_total if view.blocks_total else 0.0
+    return view.blocks_used / view.blocks_total if view.blocks_total else 0.0
 
 
 WORKER_GAUGES = (
@@ -41,7 +36,7 @@ WORKER_GAUGES = (
         "Prompts waiting, or reservations without a row.",
         lambda view: view.load.waiting,
     ),
-    _WorkerGauge("kv_blocks_used", "Blocks held by requests.", blocks_used),
+    _WorkerGauge("kv_blocks_used", "Blocks held by requests.", lambda view: view.blocks_used),
     _WorkerGauge("kv_blocks_cached", "Blocks kept for reuse.", lambda view: view.load.blocks_cached),
     _WorkerGauge(
         "kv_blocks_quarantined",

@@ -9,11 +9,11 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import start_http_server
 
-from router.ports import Snapshot
 from router.telemetry.gauges import SnapshotGauges
 from router.telemetry.loop_lag import measure_loop_lag
 from router.telemetry.metrics import Metrics
 from twinpool.errors import StartFailed
+from twinpool.views import Snapshot
 
 SNAPSHOT_TIMEOUT_S = 2.0
 

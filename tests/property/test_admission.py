@@ -1,4 +1,4 @@
-"""Whatever a client sends, the door either refuses it by field or makes parameters that can be served."""
+"""Whatever a client sends, admission either refuses it by field or makes parameters that can be served."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from router.entrance import admission
-from router.entrance.exchange import Conversation, SamplingAsked, TextPrompt, TokenPrompt, Turn
-from router.entrance.limits import Limits
+from router.entrance.asked import Conversation, SamplingAsked, TextPrompt, TokenPrompt, Turn
+from router.entrance.request_limits import RequestLimits
 from twinpool.errors import InvalidRequest
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 FLOAT32 = st.floats(width=32)
 UINT64 = st.integers(0, 2**64 - 1)
 LIMITS = st.builds(
-    Limits,
+    RequestLimits,
     context_tokens=st.integers(2, 10_000),
     vocab_size=st.integers(1, 200_000),
     pool_tokens=st.integers(0, 20_000),
@@ -35,7 +35,7 @@ SAMPLING = st.builds(
 NONE_ASKED = SamplingAsked()
 
 
-def can_be_served(asked: SamplingAsked, num_prompt_tokens: int, limits: Limits) -> bool:
+def can_be_served(asked: SamplingAsked, num_prompt_tokens: int, limits: RequestLimits) -> bool:
     """The rules once more, in other words."""
     holds = [limits.context_tokens, *([limits.pool_tokens] if limits.pool_tokens > 0 else [])]
     answer = 1 if asked.max_tokens is None else asked.max_tokens
@@ -60,12 +60,12 @@ class Closed:
 
 
 @given(SAMPLING, st.integers(0, 12_000), LIMITS, UINT64)
-@example(NONE_ASKED, 9, Limits(10, 5, 0), 0)
-@example(NONE_ASKED, 10, Limits(10, 5, 0), 0)
-@example(SamplingAsked(max_tokens=4), 6, Limits(100, 5, 10), 0)
-@example(SamplingAsked(max_tokens=5), 6, Limits(100, 5, 10), 0)
+@example(NONE_ASKED, 9, RequestLimits(10, 5, 0), 0)
+@example(NONE_ASKED, 10, RequestLimits(10, 5, 0), 0)
+@example(SamplingAsked(max_tokens=4), 6, RequestLimits(100, 5, 10), 0)
+@example(SamplingAsked(max_tokens=5), 6, RequestLimits(100, 5, 10), 0)
 def test_sampling_is_completed_or_refused(
-    asked: SamplingAsked, num_prompt_tokens: int, limits: Limits, drawn: int
+    asked: SamplingAsked, num_prompt_tokens: int, limits: RequestLimits, drawn: int
 ) -> None:
     refusal = None
     try:
@@ -90,7 +90,7 @@ def test_sampling_is_completed_or_refused(
 
 @given(st.lists(INT32 | st.integers(0, 300)), st.integers(1, 300))
 def test_ids_are_accepted_exactly_if_all_are_in_the_vocabulary(ids: list[int], vocab_size: int) -> None:
-    limits = Limits(100, vocab_size, 0)
+    limits = RequestLimits(100, vocab_size, 0)
     wrong = [index for index, id_ in enumerate(ids) if id_ not in range(vocab_size)]
     if not wrong:
         admission.check_token_ids("ids", ids, limits)
@@ -105,7 +105,7 @@ def test_ids_are_accepted_exactly_if_all_are_in_the_vocabulary(ids: list[int], v
 @example("x" * 257, 2)
 @example("é" * 129, 2)
 def test_a_text_is_measured_in_bytes(text: str, context_tokens: int) -> None:
-    limits = Limits(context_tokens, 10, 0)
+    limits = RequestLimits(context_tokens, 10, 0)
     if 0 < len(text.encode("utf-8")) <= 128 * context_tokens:
         assert admission.check_prompt(TextPrompt(text), limits) == "text"
         return
@@ -128,14 +128,14 @@ def test_a_request_id_is_short_and_printable(request_id: str) -> None:
 
 
 def test_prompts_are_named_by_their_field() -> None:
-    limits = Limits(100, 10, 50)
+    limits = RequestLimits(100, 10, 50)
     turns = (Turn("system", ""), Turn("user", "hello"))
     assert admission.check_prompt(TokenPrompt((1, 2)), limits) == "token_ids.ids"
     assert admission.check_prompt(Conversation(turns), limits) == "messages"
 
 
 def test_every_refusal_states_its_limit() -> None:
-    limits = Limits(100, 10, 50)
+    limits = RequestLimits(100, 10, 50)
     refusals: dict[str, Callable[[], None]] = {
         "128": lambda: admission.check_request_id("x" * 129),
         "1000": lambda: admission.check_abort_ids(["x"] * 1001),
@@ -153,7 +153,7 @@ def test_every_refusal_states_its_limit() -> None:
         assert limit in caught.value.message
 
 
-def row_params(asked: SamplingAsked, num_prompt_tokens: int, limits: Limits) -> None:
+def row_params(asked: SamplingAsked, num_prompt_tokens: int, limits: RequestLimits) -> None:
     admission.row_params(
         asked, prompt_field="text", num_prompt_tokens=num_prompt_tokens, limits=limits, seed=0
     )

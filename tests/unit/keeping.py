@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from router.dispatch.seats import Roster
 from router.pools.keeper import PoolKeeper
 from router.pools.launcher import StartedWorker
-from router.pools.seats import Roster
 from router.scheduling.commands import Drained
 from router.telemetry.metrics import Metrics
 from twinpool.config import RouterConfig, ServeConfig

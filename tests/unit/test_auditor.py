@@ -9,9 +9,9 @@ import pytest
 
 from router.audit import auditor
 from router.audit.auditor import Auditor
-from router.ports import Verification
 from tests.unit.small_fleet import SmallFleet
 from twinpool.session.messages import Audit, Audited, BlockCounts, HeldAttempt
+from twinpool.views import Verification
 
 ORPHAN = HeldAttempt("try-9", "admitted", 2, 1.0)
 

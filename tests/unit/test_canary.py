@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from router.pools.canary import Canary, Hop
+from router.pools.canary import Canary
 from tests.contract.router.fakes import DECODE, PREFILL, TIMING, FakeDispatcher, FakeStream
 from twinpool.errors import WorkerLost
 from twinpool.session.messages import LoadReport
 from twinpool.types import WorkerState
+from twinpool.views import Hop
 
 PAIR = ("prefill-0", "decode-0")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from router.dispatch.dispatcher import LEAST_TICK_S, TICK_S, RunningDispatcher
+from router.dispatch.seats import Roster
 from router.dispatch.streams import OutputStream
-from router.pools.seats import Roster
 from router.telemetry.metrics import Metrics
 from tests.unit.small_fleet import request
 from twinpool.config import ServeConfig

@@ -31,7 +31,7 @@ def modules_loaded_by(code: str, *arguments: str) -> set[str]:
 
 def test_router_client_and_command_line_load_neither_torch_nor_transformers() -> None:
     loaded = modules_loaded_by(_IMPORT_ALL, "router", "twinpool.cli", "twinpool.client")
-    assert {"router.ports", "twinpool.cli.app", "twinpool.client.blocking"} <= loaded
+    assert {"router.entrance.ports", "twinpool.cli.app", "twinpool.client.blocking"} <= loaded
     assert not loaded.intersection(_HEAVY)
 
 
@@ -58,4 +58,4 @@ def test_the_router_needs_no_package_of_the_workers() -> None:
     missing = sorted(workers - _OF_TOKENIZERS)
     without = f"import sys; sys.modules.update(dict.fromkeys({missing!r}))"
     loaded = modules_loaded_by(without + _IMPORT_ALL, "router", "twinpool.cli", "twinpool.client")
-    assert {"router.ports", "twinpool.cli.serve", "twinpool.serving.system"} <= loaded
+    assert {"router.entrance.ports", "twinpool.cli.serve", "twinpool.serving.system"} <= loaded

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 
 import pytest
 
-from router.ports import PairView
 from router.scheduling.requests import TIMED_AS, Setback
 from router.telemetry.gauges import PAIR_STATES, SnapshotGauges
 from router.telemetry.loop_lag import measure_loop_lag
@@ -16,6 +15,7 @@ from router.telemetry.metrics import Metrics
 from router.telemetry.series import PHASES, RESUMES, SETBACKS
 from tests.contract.router.fakes import SNAPSHOT, TIMING
 from twinpool.types import FinishReason, Pool, Timing, Usage
+from twinpool.views import PairView
 
 NAMES = """
 requests requests_in_flight queue_depth queue_tokens admission_rejections request_success client_disconnects

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from router.dispatch.seats import Roster, Seat
 from router.pools import scaling
 from router.pools.scaling import MOST_WORKERS, Scaling
-from router.pools.seats import Roster, Seat
-from router.ports import Snapshot
 from router.telemetry.metrics import Metrics
 from tests.contract.router.fakes import DECODE, SNAPSHOT
 from twinpool.config import RouterConfig, ServeConfig
 from twinpool.errors import InvalidRequest, StartFailed, UnknownWorker
 from twinpool.types import Pool, WorkerState
+from twinpool.views import Snapshot
 
 
 class FakeKeeper:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from router.dispatch.seats import Roster, Seat
 from router.dispatch.snapshots import take_snapshot
-from router.pools.seats import Roster, Seat
-from router.ports import PairView
 from tests.unit.small_fleet import PROMPT, SmallFleet, request
 from twinpool.session import messages as m
 from twinpool.types import Pool, WorkerState
+from twinpool.views import PairView
 
 
 def roster(*worker_ids: str) -> Roster:

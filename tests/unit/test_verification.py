@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from router.audit.verification import Books, Doubt, Finding, books_of, compare, conclude
-from router.ports import Verification
 from router.scheduling.events import Cancelled
 from router.scheduling.requests import Phase
 from tests.unit.small_fleet import SmallFleet
 from twinpool.session import messages as m
 from twinpool.types import Pool
+from twinpool.views import Verification
 
 A = "try-1"
 REPORT_S = 2.0

@@ -15,13 +15,13 @@ from itertools import product
 from typing import Any
 
 from router.dispatch.dispatcher import RunningDispatcher
+from router.dispatch.seats import Roster
 from router.faces.grpc.operations_service import OperationsService
 from router.faces.grpc.server import Address, RouterServer, build_server
-from router.pools.canary import Canary, Hop
+from router.pools.canary import Canary
 from router.pools.keeper import PoolKeeper
 from router.pools.launcher import Leave
 from router.pools.scaling import Scaling
-from router.pools.seats import Roster
 from router.scheduling.commands import ProbePair
 from router.telemetry.metrics import Metrics
 from router.telemetry.metrics_server import MetricsServer
@@ -34,6 +34,7 @@ from twinpool.model.tokenizer import Tokenizer
 from twinpool.serving.cluster import Cluster
 from twinpool.serving.launcher import BUILDERS, Builders, RayLauncher
 from twinpool.types import ModelCard, Pool, WorkerState
+from twinpool.views import Hop
 
 log = logging.getLogger(__name__)
 CANARY_TIMEOUT_S = 30.0

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from router.entrance.exchange import (
-    Chunk,
+from router.entrance.asked import (
     Conversation,
     GenerationAsked,
     Prompt,
     SamplingAsked,
-    Summary,
     TextPrompt,
     TokenPrompt,
     Turn,
 )
+from router.entrance.chunks import Chunk, Summary
 from twinpool.types import FinishReason, ModelCard
 from twinpool.v1 import inference_pb2 as pb
 

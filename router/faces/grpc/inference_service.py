@@ -1,4 +1,4 @@
-"""The Inference service: parses, opens the door, relays the dispatcher's tokens as chunks of text."""
+"""The Inference service: parses, has requests made, relays the dispatcher's tokens as chunks of text."""
 
 # gRPC names the methods and passes each a context.
 # ruff: noqa: ARG002, N802
@@ -15,14 +15,16 @@ from typing import Any, Protocol, cast
 
 import grpc
 
+from router.dispatch.streams import Outputs
 from router.entrance import admission
 from router.entrance.answer import Answer
 from router.entrance.arrivals import Arrivals
-from router.entrance.door import Door
-from router.entrance.exchange import GenerationAsked
+from router.entrance.asked import GenerationAsked
+from router.entrance.ports import Dispatcher
+from router.entrance.preprocessor import Preprocessor
 from router.entrance.text import NewDetokenizer
 from router.faces.grpc import inference_codec as codec
-from router.ports import Dispatcher, Outputs, Request
+from router.ports import Request
 from router.telemetry import request_log
 from twinpool.errors import DeadlineExceeded, TwinpoolError
 from twinpool.v1 import inference_pb2 as pb
@@ -38,7 +40,7 @@ class RefusalCounter(Protocol):
     """Counts requests that were not admitted."""
 
     def request_rejected(self, reason: str) -> None:
-        """The door, or the queue behind it, has refused a request. reason: the error's."""
+        """A request was refused, by the rules of admission or the queue. reason: the error's."""
         ...
 
     def request_expired(self, phase: str) -> None:
@@ -52,12 +54,12 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     def __init__(
         self,
         dispatcher: Dispatcher,
-        door: Door,
+        preprocessor: Preprocessor,
         new_detokenizer: NewDetokenizer,
         counter: RefusalCounter,
     ) -> None:
         self._dispatcher = dispatcher
-        self._door = door
+        self._preprocessor = preprocessor
         self._new_detokenizer = new_detokenizer
         self._counter = counter
         self._arrivals = Arrivals()
@@ -69,7 +71,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         arrived_at = time.monotonic()
         request_id = request.request_id or _new_request_id()
         with self._telling_refusals(request_id):
-            admission.check_count("token_ids.ids", len(request.token_ids.ids), self._door.limits)
+            admission.check_count("token_ids.ids", len(request.token_ids.ids), self._preprocessor.limits)
             answer, outputs = await self._admit(
                 codec.generate_asked(request), request_id, context, arrived_at
             )
@@ -82,7 +84,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         arrived_at = time.monotonic()
         request_id = request.request_id or _new_request_id()
         with self._telling_refusals(request_id):
-            admission.check_count("messages", len(request.messages), self._door.limits)
+            admission.check_count("messages", len(request.messages), self._preprocessor.limits)
             answer, outputs = await self._admit(codec.chat_asked(request), request_id, context, arrived_at)
         async with aclosing(outputs):
             async for output in outputs:
@@ -96,22 +98,24 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Text to token ids."""
-        self._door.check_model(request.model)
-        admission.check_text("text", request.text, self._door.limits)
-        ids = await self._door.text.encode(request.text, codec.add_special_tokens(request))
+        self._preprocessor.check_model(request.model)
+        admission.check_text("text", request.text, self._preprocessor.limits)
+        ids = await self._preprocessor.text.encode(request.text, codec.add_special_tokens(request))
         return pb.TokenizeResponse(token_ids=ids)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
         """Token ids to text."""
-        self._door.check_model(request.model)
-        admission.check_count("token_ids", len(request.token_ids), self._door.limits)
-        admission.check_token_ids("token_ids", request.token_ids, self._door.limits)
-        text = await self._door.text.decode(tuple(request.token_ids), codec.skip_special_tokens(request))
+        self._preprocessor.check_model(request.model)
+        admission.check_count("token_ids", len(request.token_ids), self._preprocessor.limits)
+        admission.check_token_ids("token_ids", request.token_ids, self._preprocessor.limits)
+        text = await self._preprocessor.text.decode(
+            tuple(request.token_ids), codec.skip_special_tokens(request)
+        )
         return pb.DetokenizeResponse(text=text)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """The one model."""
-        return pb.ListModelsResponse(models=[codec.model(self._door.card)])
+        return pb.ListModelsResponse(models=[codec.model(self._preprocessor.card)])
 
     async def _admit(
         self, asked: GenerationAsked, request_id: str, context: Context, arrived_at: float
@@ -120,7 +124,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         admission.check_request_id(request_id)
         timeout_s = _time_left(context)
         with self._arrivals.arriving(request_id) as arrival:
-            request = await _in_time(self._door.admit(asked, request_id), timeout_s)
+            request = await _in_time(self._preprocessor.admit(asked, request_id), timeout_s)
             detokenizer = self._new_detokenizer(asked.skip_special_tokens)
             waited_s = time.monotonic() - arrived_at
             outputs = self._dispatcher.submit(replace(request, timeout_s=timeout_s, waited_s=waited_s))

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 
-from router.pools.canary import Hop, PairCheck
-from router.ports import PairView, Snapshot, Verification, VerifiedWorker, WorkerView
-from router.telemetry.gauges import blocks_used
 from twinpool.errors import InvalidRequest
 from twinpool.types import Pool, WorkerState
 from twinpool.v1 import operations_pb2 as pb
+from twinpool.views import Hop, PairCheck, PairView, Snapshot, Verification, VerifiedWorker, WorkerView
 
 POOLS: Mapping[Pool, pb.Pool.ValueType] = MappingProxyType(
     {Pool.PREFILL: pb.POOL_PREFILL, Pool.DECODE: pb.POOL_DECODE}
@@ -90,7 +88,7 @@ def _worker(view: WorkerView) -> pb.WorkerStatus:
         incarnation=view.incarnation,
         running=view.load.running,
         waiting=view.load.waiting,
-        blocks_used=blocks_used(view),
+        blocks_used=view.blocks_used,
         blocks_cached=view.load.blocks_cached,
         blocks_total=view.blocks_total,
         blocks_quarantined=view.load.blocks_quarantined,

@@ -14,9 +14,8 @@ from typing import Any
 import grpc
 
 from router.entrance import admission
+from router.entrance.ports import Overseer, PairChecker, PoolScaler
 from router.faces.grpc import operations_codec as codec
-from router.pools.canary import PairChecker
-from router.ports import Dispatcher, PoolScaler
 from twinpool.types import Pool, WorkerState
 from twinpool.v1 import operations_pb2 as pb
 from twinpool.v1 import operations_pb2_grpc
@@ -27,14 +26,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class OperationsService(operations_pb2_grpc.OperationsServicer):
     """Raises typed errors; the boundary turns them into statuses and bounds each write."""
 
-    def __init__(self, dispatcher: Dispatcher, pairs: PairChecker, pools: PoolScaler) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, overseer: Overseer, pairs: PairChecker, pools: PoolScaler) -> None:
+        self._overseer = overseer
         self._pairs = pairs
         self._pools = pools
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """The state now."""
-        return pb.GetStatusResponse(status=codec.status(self._dispatcher.snapshot()))
+        return pb.GetStatusResponse(status=codec.status(self._overseer.snapshot()))
 
     async def WatchStatus(
         self, request: pb.WatchStatusRequest, context: Context
@@ -43,7 +42,7 @@ class OperationsService(operations_pb2_grpc.OperationsServicer):
         interval_s = codec.interval_s(request)
         admission.check_interval(interval_s)
         while True:
-            yield pb.WatchStatusResponse(status=codec.status(self._dispatcher.snapshot()))
+            yield pb.WatchStatusResponse(status=codec.status(self._overseer.snapshot()))
             await asyncio.sleep(interval_s)
 
     async def CheckPairs(
@@ -55,7 +54,7 @@ class OperationsService(operations_pb2_grpc.OperationsServicer):
 
     async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
         """Who holds which blocks, and what is wrong with it."""
-        return codec.verification(await self._dispatcher.verify())
+        return codec.verification(await self._overseer.verify())
 
     async def SetPoolSize(self, request: pb.SetPoolSizeRequest, context: Context) -> pb.SetPoolSizeResponse:
         """Grow or shrink a pool."""
@@ -79,5 +78,5 @@ class OperationsService(operations_pb2_grpc.OperationsServicer):
 
     def _worker_ids(self, pool: Pool) -> list[str]:
         """Workers that may take a canary."""
-        views = self._dispatcher.snapshot().workers
+        views = self._overseer.snapshot().workers
         return [view.id for view in views if view.pool is pool and view.state is not WorkerState.DRAINING]

@@ -9,7 +9,8 @@ import grpc
 from grpc_health.v1 import health as health_service
 from grpc_reflection.v1alpha import reflection
 
-from router.entrance.door import Door
+from router.entrance.ports import Dispatcher
+from router.entrance.preprocessor import Preprocessor
 from router.entrance.text import NewDetokenizer, TextThreads, Tokenizer
 from router.faces.grpc.boundary import Boundary
 from router.faces.grpc.calls import OpenCalls
@@ -17,7 +18,6 @@ from router.faces.grpc.health import INFERENCE, OPERATIONS, Health
 from router.faces.grpc.inference_service import InferenceService
 from router.faces.grpc.operations_service import OperationsService
 from router.faces.grpc.transport import SERVER_OPTIONS, Options
-from router.ports import Dispatcher
 from router.telemetry.metrics import Metrics
 from twinpool.config import RouterConfig
 from twinpool.errors import StartFailed
@@ -116,10 +116,10 @@ def build_server(
 ) -> RouterServer:
     """Put the shell around a dispatcher together. Every argument outlives the server. options: gRPC's."""
     text = TextThreads(tokenizer)
-    door = Door(card, text, dispatcher.max_request_tokens, dispatcher.require_room)
+    preprocessor = Preprocessor(card, text, dispatcher.max_request_tokens, dispatcher.require_room)
     calls = OpenCalls(config.queue_max_requests)
     return RouterServer(
-        inference=InferenceService(dispatcher, door, new_detokenizer, metrics),
+        inference=InferenceService(dispatcher, preprocessor, new_detokenizer, metrics),
         operations=operations,
         health=Health(),
         boundary=Boundary(calls, metrics, config.slow_reader_s),

@@ -8,21 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from router.pools.canary import Hop, PairCheck
-from router.ports import (
-    Ending,
-    Output,
-    Outputs,
-    PairView,
-    Request,
-    Snapshot,
-    Verification,
-    VerifiedWorker,
-    WorkerView,
-)
+from router.dispatch.streams import Outputs
+from router.ports import Ending, Output, Request
 from twinpool.errors import DuplicateRequestId, InvalidRequest, StartFailed, TwinpoolError, UnknownWorker
 from twinpool.session.messages import BlockCounts, HeldAttempt, LoadReport
 from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, WorkerState
+from twinpool.views import Hop, PairCheck, PairView, Snapshot, Verification, VerifiedWorker, WorkerView
 
 BOS, EOS = 256, 257
 CARD = ModelCard("bytes", max_context_tokens=4096, vocab_size=258, eos_token_ids=(EOS,), dtype="float32")
@@ -105,7 +96,7 @@ class FakeStream:
 
 @dataclass
 class FakeDispatcher:
-    """Implements `router.ports.Dispatcher`. on_submit: what a new stream does by itself."""
+    """Also the `Overseer`. on_submit: what a new stream does by itself."""
 
     on_submit: Callable[[FakeStream], None] = lambda stream: None
     refusal: Exception | None = None

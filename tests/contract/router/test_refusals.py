@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from router.entrance.limits import MAX_BYTES_PER_TOKEN
+from router.entrance.request_limits import MAX_BYTES_PER_TOKEN
 from tests.contract.router.fakes import CARD, ByteTokenizer, FakeStream
 from tests.contract.router.shell import (
     Shell,

@@ -1,4 +1,4 @@
-"""How much the model and the pools can hold, for the door's rules; pure."""
+"""How large one request may be, by what the model and the pools can hold; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_BYTES_PER_TOKEN = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What the model and the pools can hold.
 
     pool_tokens: most tokens of one request in either pool; 0 while no worker has told its size.

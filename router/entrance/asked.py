@@ -1,10 +1,8 @@
-"""What clients ask for and what they are told, as frozen dataclasses; absent fields are None."""
+"""What clients ask for, before it is checked; absent fields are None."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from twinpool.types import FinishReason, ServedBy, Timing, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +59,3 @@ class GenerationAsked:
     sampling: SamplingAsked = field(default_factory=SamplingAsked)
     skip_special_tokens: bool = True
     return_prompt_token_ids: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a choice's last chunk carries. prompt_token_ids: empty unless asked for."""
-
-    finish_reason: FinishReason
-    usage: Usage
-    timing: Timing
-    workers: ServedBy
-    seed: int
-    prompt_token_ids: tuple[int, ...] = ()
-    num_resumes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """New text and tokens of one choice; summary is set in its last chunk only."""
-
-    choice_index: int
-    text: str
-    token_ids: tuple[int, ...]
-    summary: Summary | None = None

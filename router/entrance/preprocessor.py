@@ -1,4 +1,4 @@
-"""The door: turns what a client asks into a request that can be served, or refuses it, typed."""
+"""Turns what a client asks into a request that can be served, or refuses it, typed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.entrance import admission
-from router.entrance.exchange import Conversation, GenerationAsked, Prompt, TextPrompt, TokenPrompt
-from router.entrance.limits import Limits
+from router.entrance.asked import Conversation, GenerationAsked, Prompt, TextPrompt, TokenPrompt
+from router.entrance.request_limits import RequestLimits
 from router.entrance.text import TextThreads
 from router.ports import Request
 from twinpool.errors import ModelNotFound
@@ -16,7 +16,7 @@ from twinpool.types import ModelCard
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Preprocessor:
     """Checks, tokenizes and completes requests. max_request_tokens, require_room: the `Dispatcher`'s."""
 
     card: ModelCard
@@ -25,9 +25,9 @@ class Door:
     require_room: Callable[[], None]
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RequestLimits:
         """What model and pools can hold now."""
-        return Limits(
+        return RequestLimits(
             self.card.max_context_tokens, self.card.vocab_size, pool_tokens=self.max_request_tokens()
         )
 
