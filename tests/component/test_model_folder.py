@@ -7,13 +7,14 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+import tokenizers
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from tests.component.tiny_models import write_folder
-from twinpool.errors import ModelSourceError, UnsupportedModel
+from twinpool.errors import InvalidRequest, ModelSourceError, UnsupportedModel
 from twinpool.model.config import PreparedModel
 from twinpool.model.tokenizer import Tokenizer
 from twinpool.prepare.fetch import sha256_of
@@ -175,3 +176,18 @@ def test_a_hub_that_does_not_answer_ends_the_pull(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     with pytest.raises(ModelSourceError, match=r"owner/name.*no route"):
         pull("owner/name", cache_dir=tmp_path)
+
+
+def test_a_token_that_the_model_has_no_embedding_for_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model")
+    file = folder / "tokenizer.json"
+    backend = tokenizers.Tokenizer.from_file(str(file))
+    beyond = backend.get_vocab_size()
+    backend.add_special_tokens(["<|extra|>"])
+    backend.save(str(file))
+    tokenizer = Tokenizer.load(pull(str(folder), cache_dir=tmp_path))
+    assert tokenizer.encode("the")
+    words = rf"has token {beyond} \('<\|extra\|>'\), unknown to the model"
+    with pytest.raises(InvalidRequest, match=f"text {words}") as raised:
+        tokenizer.encode("the <|extra|> the")
+    assert raised.value.field == "text"

@@ -60,9 +60,9 @@ def test_the_tokenizer_is_the_one_of_transformers(tmp_path: Path) -> None:
     assert PreparedModel.load(folder).eos_token_ids == (theirs.eos_token_id,)
 
 
-def test_a_sentencepiece_vocabulary_too_and_its_bos(tmp_path: Path) -> None:
+def sentencepiece_metadata() -> dict[str, Any]:
     pieces = tiny_tokenizers.pieces_of(tiny_tokenizers.llama_2())
-    metadata = {
+    return {
         "llama.vocab_size": len(pieces),
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.pre": None,
@@ -73,7 +73,11 @@ def test_a_sentencepiece_vocabulary_too_and_its_bos(tmp_path: Path) -> None:
         "tokenizer.ggml.bos_token_id": pieces.index("<s>"),
         "tokenizer.ggml.eos_token_id": pieces.index("</s>"),
     }
-    embedding = {"token_embd.weight": (len(pieces), 128)}
+
+
+def test_a_sentencepiece_vocabulary_too_and_its_bos(tmp_path: Path) -> None:
+    metadata = sentencepiece_metadata()
+    embedding = {"token_embd.weight": (metadata["llama.vocab_size"], 128)}
     file = write_gguf(tmp_path / "tiny.gguf", metadata=metadata, tensors=embedding)
     folder = pull(str(file), cache_dir=tmp_path)
     ours = Tokenizer.load(folder)
@@ -108,6 +112,79 @@ def test_numbers_are_split_as_the_file_declares(tmp_path: Path, pre: str | None,
     file = write_gguf(tmp_path / "tiny.gguf", metadata=metadata, tensors=embedding)
     tokenizer = Tokenizer.load(pull(str(file), cache_dir=tmp_path))
     assert [tokenizer.piece(token_id) for token_id in tokenizer.encode("  12")] == pieces
+
+
+def byte_level_file(folder: Path, metadata: dict[str, object]) -> Path:
+    """A GGUF whose vocabulary has a word that no merge makes, and BOS."""
+    known = [
+        *tiny_tokenizers.pieces_of(tiny_tokenizers.byte_level(), with_added_tokens=False),
+        "hello",
+        "<|begin|>",
+        "<|im_end|>",
+    ]
+    values = {
+        "llama.vocab_size": len(known),
+        "tokenizer.ggml.tokens": known,
+        "tokenizer.ggml.token_type": [1] * (len(known) - 2) + [3, 3],
+        "tokenizer.ggml.merges": ["h e"],
+        "tokenizer.ggml.bos_token_id": len(known) - 2,
+        "tokenizer.ggml.eos_token_id": len(known) - 1,
+    }
+    embedding = {"token_embd.weight": (len(known), 128)}
+    return write_gguf(folder / "tiny.gguf", metadata=values | metadata, tensors=embedding)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "pieces"),
+    [
+        ({"tokenizer.ggml.pre": "llama-bpe"}, ["<|begin|>", "hello"]),
+        ({"tokenizer.ggml.pre": "llama3", "tokenizer.ggml.add_bos_token": True}, ["<|begin|>", "hello"]),
+        ({"tokenizer.ggml.pre": "llama-v3", "tokenizer.ggml.add_bos_token": False}, ["hello"]),
+        ({"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.bos_token_id": None}, ["hello"]),
+        ({"tokenizer.ggml.pre": "gpt-2"}, ["he", "l", "l", "o"]),
+        (
+            {"tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.add_bos_token": True},
+            ["<|begin|>", "he", "l", "l", "o"],
+        ),
+        (
+            {"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_eos_token": True},
+            ["<|begin|>", "hello", "<|im_end|>"],
+        ),
+    ],
+)
+def test_a_byte_level_text_begins_ends_and_merges_as_llama_cpp_has_it(
+    tmp_path: Path, metadata: dict[str, object], pieces: list[str]
+) -> None:
+    folder = pull(str(byte_level_file(tmp_path, metadata)), cache_dir=tmp_path)
+    tokenizer = Tokenizer.load(folder)
+    assert [tokenizer.piece(token_id) for token_id in tokenizer.encode("hello")] == pieces
+    assert PreparedModel.load(folder).manifest.adds_bos == (pieces[0] == "<|begin|>")
+
+
+def test_a_bos_that_the_file_does_not_have_is_refused(tmp_path: Path) -> None:
+    metadata: dict[str, object] = {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": None}
+    with pytest.raises(ModelSourceError, match="BOS"):
+        pull(str(byte_level_file(tmp_path, metadata)), cache_dir=tmp_path)
+
+
+def test_no_token_is_added_to_those_of_the_file(tmp_path: Path) -> None:
+    folder = pull(str(byte_level_file(tmp_path, {})), cache_dir=tmp_path)
+    assert Tokenizer.load(folder).vocab_size == PreparedModel.load(folder).config.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("adds", "pieces"), [(False, ["<s>", "a", "▁", "b"]), (True, ["<s>", "▁a", "▁", "b"])]
+)
+def test_a_sentencepiece_text_has_a_space_before_it_only_as_the_file_declares(
+    tmp_path: Path, adds: bool, pieces: list[str]
+) -> None:
+    metadata = sentencepiece_metadata() | {"tokenizer.ggml.add_space_prefix": adds}
+    embedding = {"token_embd.weight": (metadata["llama.vocab_size"], 128)}
+    file = write_gguf(tmp_path / "tiny.gguf", metadata=metadata, tensors=embedding)
+    tokenizer = Tokenizer.load(pull(str(file), cache_dir=tmp_path))
+    assert [tokenizer.piece(token_id) for token_id in tokenizer.encode("a b")] == pieces
+    for text in ("a b", "é ☕ 😀", *(() if adds else (" a",))):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def kind_of(piece: str) -> int:

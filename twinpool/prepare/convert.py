@@ -13,6 +13,7 @@ from twinpool.model.manifest import WEIGHTS_FILE, Manifest
 from twinpool.prepare.fetch import fetch_hub, fetch_wheel
 from twinpool.prepare.folder_source import folder_tensors
 from twinpool.prepare.gguf_source import GgufFile
+from twinpool.prepare.gguf_tokenizer import GgufVocabulary
 from twinpool.prepare.progress import Progress
 from twinpool.prepare.sources import (
     FolderSource,
@@ -48,10 +49,10 @@ def prepare(source: Source, scratch: Path, progress: Progress) -> Path:
 def _prepare_gguf(path: Path, source: Source, made: Path, progress: Progress) -> None:
     progress.step(f"reading {path.name}")
     file = GgufFile(path)
-    kind, pre = file.value("tokenizer.ggml.model"), file.value("tokenizer.ggml.pre")
+    vocabulary = GgufVocabulary.read(file.value)
     tensors = in_file_order(file.config, file.tensors())
     progress.step("converting the tokenizer")
-    facts = convert_gguf_tokenizer(path, kind, pre, made)
+    facts = convert_gguf_tokenizer(path, vocabulary, made)
     _finish(file.config, tensors, facts, source, made, progress)
 
 

@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType
 
 from twinpool.errors import ModelSourceError, UnsupportedModel
 from twinpool.model.config import ModelConfig
+from twinpool.prepare.gguf_header import check_gguf_header
 from twinpool.prepare.gguf_names import hugging_face_name
 from twinpool.prepare.weights import SourceTensor
 
@@ -60,12 +61,11 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         """Raises ModelSourceError if the file is damaged, UnsupportedModel if it holds no plain Llama."""
+        check_gguf_header(path)
         try:
             self._reader = gguf.GGUFReader(path)
         except (OSError, ValueError, LookupError, OverflowError) as error:
             raise ModelSourceError(f"{path} is not a readable GGUF file: {error}") from error
-        if self._reader.byte_order != "I":
-            raise UnsupportedModel("GGUF files of the other byte order are not supported")
         architecture = self.value("general.architecture")
         if architecture != "llama":
             raise UnsupportedModel(f"GGUF architecture {architecture!r} is not supported, only 'llama'")

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import pre_tokenizers
+import tokenizers
 
-from twinpool.errors import ModelSourceError, UnsupportedModel
+from twinpool.errors import ModelSourceError
 from twinpool.model.chat_template import ChatTemplate
 from twinpool.model.manifest import CHAT_TEMPLATE_FILE, TOKENIZER_FILE
+from twinpool.prepare.gguf_tokenizer import GgufVocabulary
 
 # Tokens that end a turn; where the chat template writes one, it ends an answer too.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>")
-# Pre-tokenizers of byte-level GGUF vocabularies that transformers builds rightly, or that are mended here.
-_GGUF_PRE_TOKENIZERS = ("gpt-2", "llama-bpe", "llama-v3", "llama3", "smollm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +32,14 @@ def convert_folder_tokenizer(folder: Path, into: Path) -> TokenizerFacts:
     """Write tokenizer.json and the chat template of a Hugging Face folder."""
     if not (folder / "tokenizer.json").is_file():
         raise ModelSourceError(f"{folder} has no tokenizer.json")
-    return _write(_load(folder), into)
+    tokenizer = _load(folder)
+    return _write(tokenizer, tokenizer.backend_tokenizer, into)
 
 
-def convert_gguf_tokenizer(path: Path, kind: str | None, pre: str | None, into: Path) -> TokenizerFacts:
-    """Write tokenizer.json and the chat template of a GGUF file.
-
-    kind, pre: the file's tokenizer.ggml.model and tokenizer.ggml.pre.
-    Raises UnsupportedModel for a pre-tokenizer whose tokens would come out wrong.
-    """
-    if kind == "gpt2" and pre is not None and pre not in _GGUF_PRE_TOKENIZERS:
-        raise UnsupportedModel(f"GGUF pre-tokenizer {pre!r} is not supported")
+def convert_gguf_tokenizer(path: Path, vocabulary: GgufVocabulary, into: Path) -> TokenizerFacts:
+    """Write tokenizer.json and the chat template of a GGUF file."""
     tokenizer = _load(path.parent, gguf_file=path.name)
-    if kind == "gpt2" and pre == "smollm":
-        # transformers does not know this one and falls back on GPT-2's split. The digits come out alike, but
-        # not the white space before them: SmolLM cuts digits off first, so that "\n\n1" keeps its "\n\n".
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
-    return _write(tokenizer, into)
+    return _write(tokenizer, vocabulary.mended(tokenizer.backend_tokenizer), into)
 
 
 def _load(folder: Path, **options: str) -> Any:
@@ -66,8 +54,9 @@ def _load(folder: Path, **options: str) -> Any:
         raise ModelSourceError(f"cannot make the tokenizer of {folder}: {error}") from error
 
 
-def _write(tokenizer: Any, into: Path) -> TokenizerFacts:
-    tokenizer.backend_tokenizer.save(str(into / TOKENIZER_FILE))
+def _write(tokenizer: Any, backend: tokenizers.Tokenizer, into: Path) -> TokenizerFacts:
+    """tokenizer: transformers', for what it knows beside the tokens."""
+    backend.save(str(into / TOKENIZER_FILE))
     special_tokens = {
         name: text for name, text in tokenizer.special_tokens_map.items() if isinstance(text, str)
     }
@@ -78,8 +67,8 @@ def _write(tokenizer: Any, into: Path) -> TokenizerFacts:
     if template:
         ChatTemplate(template, special_tokens)  # one that does not compile is refused now, not at a request
         (into / CHAT_TEMPLATE_FILE).write_text(template, "utf-8")
-        vocabulary = tokenizer.get_vocab()
+        vocabulary = backend.get_vocab()
         ends |= {vocabulary[end] for end in _TURN_ENDS if end in template and end in vocabulary}
     bos = tokenizer.bos_token_id
-    starts = tokenizer("").input_ids
+    starts = backend.encode("").ids
     return TokenizerFacts(bos, frozenset(ends), bos is not None and starts[:1] == [bos], special_tokens)

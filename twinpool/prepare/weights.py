@@ -63,8 +63,10 @@ def in_file_order(config: ModelConfig, tensors: Iterable[SourceTensor]) -> list[
     Raises UnsupportedModel naming a tensor that no Llama has, ModelSourceError naming one that is missing or
     misshapen.
     """
-    shapes = expected_shapes(config)
     found = {tensor.name: tensor for tensor in tensors}
+    if config.num_layers > len(found):
+        raise ModelSourceError(f"{config.num_layers} layers are declared, but there are {len(found)} tensors")
+    shapes = expected_shapes(config)
     for tensor in found.values():
         if tensor.name not in shapes:
             raise UnsupportedModel(f"tensor {tensor.name} is not part of a plain Llama")
