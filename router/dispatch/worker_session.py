@@ -9,6 +9,7 @@ from typing import Protocol
 
 import grpc
 
+from twinpool.channels import cluster_channel
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.logs import without_words
 from twinpool.session.command_codec import command_to_pb
@@ -34,7 +35,7 @@ class WorkerSession:
     """One life of one session: `open`, then `run` until it ends, with `send` in between, and `close`."""
 
     def __init__(self, address: str, secret: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=SESSION_OPTIONS)
+        self._channel = cluster_channel(address, SESSION_OPTIONS)
         self._secret = secret
         self._outgoing: asyncio.Queue[Command] = asyncio.Queue()
         self._call: grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse] | None = None

@@ -31,6 +31,8 @@ READY = re.compile(
 )
 MARK = "MARK_OF_A_SERVE_TEST"
 STOP_S = 30.0
+DEAD_PROXY = "http://127.0.0.1:9"
+"""Nothing of a machine's own traffic may go there."""
 
 
 class Served:
@@ -40,8 +42,9 @@ class Served:
         self.mark = uuid.uuid4().hex
         cache = models_folder(None).parent.parent
         self.environment = os.environ | {"HOME": str(home), "XDG_CACHE_HOME": str(cache), MARK: self.mark}
-        for name in [name for name in self.environment if name.startswith("RAY_")]:
+        for name in [name for name in self.environment if name.startswith("RAY_") or "proxy" in name.lower()]:
             del self.environment[name]
+        self.environment |= {"http_proxy": DEAD_PROXY, "https_proxy": DEAD_PROXY}
         self.log_file = home / "serve.log"
         ports = ("--port", "0", "--ops-port", "0", "--metrics-port", "0")
         with self.log_file.open("w") as log:

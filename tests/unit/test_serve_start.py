@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -61,3 +62,20 @@ def test_only_results_reach_stdout() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "ready\nafter\n"
     assert "from a library" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [({}, ""), ({"no_proxy": "a.test"}, "a.test,"), ({"NO_PROXY": "b.test"}, "b.test,")]
+)
+def test_what_rays_processes_say_to_one_another_goes_to_no_proxy(given: dict[str, str], found: str) -> None:
+    program = (
+        "import os\n"
+        "from twinpool.serving.ray_environment import set_ray_environment\n"
+        "set_ray_environment()\n"
+        "print(os.environ['no_proxy'], os.environ['NO_PROXY'])\n"
+    )
+    kept = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=kept | given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [f"{found}localhost,127.0.0.1,::1"] * 2

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import grpc
 
+from twinpool.channels import async_client_channel, client_channel
 from twinpool.client.errors import typed_error
 from twinpool.client.fields import shown
 from twinpool.client.home_process import HomeProcess
@@ -39,7 +40,7 @@ class Connection:
     """
 
     def __init__(self, target: str, timeout_s: float | None) -> None:
-        self.channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        self.channel = client_channel(target, _CHANNEL_OPTIONS)
         self._timeout_s = timeout_s
         self._home = HomeProcess()
 
@@ -73,7 +74,7 @@ class AsyncConnection:
     """Connection's asynchronous twin. Make it where the event loop runs, and use it there only."""
 
     def __init__(self, target: str, timeout_s: float | None) -> None:
-        self.channel = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        self.channel = async_client_channel(target, _CHANNEL_OPTIONS)
         self._timeout_s = timeout_s
         self._home = HomeProcess()
 

@@ -8,6 +8,7 @@ import sys
 
 KILL_TIMEOUT_MS = "500"
 """Ray's default makes the end of a stopped process take 5 s."""
+LOOPBACK = "localhost,127.0.0.1,::1"
 
 
 def set_ray_environment() -> None:
@@ -33,3 +34,6 @@ def set_ray_environment() -> None:
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Whatever Ray's processes may say to one another by HTTP or gRPC stays on this machine, too.
+    spared = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = f"{spared},{LOOPBACK}" if spared else LOOPBACK
