@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from twinpool.serving.ray_environment import set_ray_environment
 
 # Before anything imports Ray, which reads its settings only then.
 set_ray_environment()
+# Workers with faults are the tests' own; Ray's processes do not look for modules where pytest was started.
+_ROOT = str(Path(__file__).parent.parent)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
 
 # What tests share asserts too, and is to say what it found.
 pytest.register_assert_rewrite(

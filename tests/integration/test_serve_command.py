@@ -35,11 +35,21 @@ DEAD_PROXY = "http://127.0.0.1:9"
 """Nothing of a machine's own traffic may go there."""
 
 
+def folder_of_traps(parent: Path) -> Path:
+    """A folder to start in, where modules lie that have the names of those that our processes import."""
+    folder = parent / "traps"
+    folder.mkdir()
+    for name in ("gguf", "json", "numpy", "pip", "ray", "tokenizers", "torch", "transformers", "twinpool"):
+        (folder / f"{name}.py").write_text("raise ImportError('a module of the working folder was imported')")
+    return folder
+
+
 class Served:
     """A `serve` process. mark: in the environment of every process that descends from it."""
 
     def __init__(self, home: Path) -> None:
         self.mark = uuid.uuid4().hex
+        self.folder = folder_of_traps(home)
         cache = models_folder(None).parent.parent
         self.environment = os.environ | {"HOME": str(home), "XDG_CACHE_HOME": str(cache), MARK: self.mark}
         for name in [name for name in self.environment if name.startswith("RAY_") or "proxy" in name.lower()]:
@@ -58,7 +68,8 @@ class Served:
 
     def command(self, *arguments: str, stderr: int | TextIO = subprocess.PIPE) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "twinpool.cli.app", *arguments],
+            [str(Path(sys.executable).parent / "twinpool"), *arguments],
+            cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=stderr,

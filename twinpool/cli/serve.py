@@ -27,6 +27,7 @@ from twinpool.errors import InternalError, TwinpoolError
 from twinpool.logs import set_up_logs
 from twinpool.model.config import PreparedModel
 from twinpool.prepare.pull import prepared_path
+from twinpool.python_command import python_command
 from twinpool.serving.cluster import Cluster, ray_cluster
 from twinpool.serving.system import ServingSystem, Steps
 from twinpool.serving.worker_output import json_worker_output
@@ -95,7 +96,7 @@ def _prepared(config: ServeConfig, steps: Steps) -> tuple[Path | None, int]:
         return folder, Exit.DONE
     steps(f"preparing model {config.model}, once")
     cache = ["--cache-dir", str(config.cache_dir)] if config.cache_dir else []
-    command = [sys.executable, "-m", "twinpool.cli.app", "pull", config.model, *cache]
+    command = python_command("twinpool.cli.app", "pull", config.model, *cache)
     if config.log_format == "json":
         code = _pull_by_steps(command, steps)
     else:

