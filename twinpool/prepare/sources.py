@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twinpool.errors import ModelSourceError
+from twinpool.model.home import in_home
 from twinpool.model.manifest import FORMAT_VERSION
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -66,7 +67,7 @@ def find_source(model: str) -> Source:
     """
     if model in KNOWN_MODELS:
         return KNOWN_MODELS[model]
-    path = Path(model).expanduser()
+    path = in_home(model)
     if model and path.is_dir():
         return FolderSource(path.resolve())
     if path.is_file():
