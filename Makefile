@@ -2,16 +2,19 @@
 
 # Interpreter that makes the virtual environment; 3.11 or newer.
 PYTHON ?= python3
-# A further package index to take torch from. On Linux the default index has torch for CUDA (several GB);
-# an index of CPU builds makes the download small.
-TORCH_INDEX ?=
+# A further package index to take torch from; empty: the default index alone. `auto`: on Linux without an NVIDIA GPU
+# the one of CPU builds, since the default index has torch for CUDA there (2 to 4 GB more).
+TORCH_INDEX ?= auto
 # Model to pull and serve; empty takes the default one.
 MODEL =
 # More arguments for serve and test.
 ARGS =
 
 BIN := .venv/bin
-STAMP := .venv/.installed
+# What is installed is a file each: what serves, what tests need beside, what checks need beside.
+SERVES := .venv/.installed
+TESTS := .venv/.installed-test
+CHECKS := .venv/.installed-check
 
 .DEFAULT_GOAL := help
 .PHONY: help setup pull serve test check format metrics proto exactness chaos pauses clean
@@ -20,17 +23,23 @@ help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  Variables: PYTHON, TORCH_INDEX (setup); MODEL, ARGS (serve, test)."
 
-setup: $(STAMP) ## make .venv and install everything into it; does nothing where that is done
+setup: $(SERVES) ## make .venv and install what serves into it; does nothing where that is done
 	@echo "setup: .venv is ready" >&2
 
-$(STAMP): pyproject.toml constraints.txt
+$(SERVES): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "setup: $(PYTHON) is older than Python 3.11; name another with PYTHON=..." >&2; exit 1; }
 	@echo "setup: making .venv with $$($(PYTHON) --version)" >&2
 	@$(PYTHON) -m venv .venv
-	@echo "setup: installing twinpool and its development tools (a few minutes the first time)" >&2
-	@$(BIN)/python -m pip install $(if $(CI),--quiet) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-	  -c constraints.txt -e '.[dev]' >&2
+	@echo "setup: installing twinpool (a minute or two the first time)" >&2
+	@index=$$(scripts/torch_index.sh $(BIN)/python '$(TORCH_INDEX)') \
+	  && $(BIN)/python -m pip install $(if $(CI),--quiet) $${index:+--extra-index-url $$index} \
+	  -c constraints.txt -e '.[worker]' >&2
+	@touch $@
+
+$(TESTS) $(CHECKS): $(SERVES)
+	@echo "setup: installing what $(patsubst .venv/.installed-%,%s,$@) need" >&2
+	@$(BIN)/python -m pip install $(if $(CI),--quiet) -c constraints.txt -e '.[$(patsubst .venv/.installed-%,%,$@)]' >&2
 	@touch $@
 
 pull: setup ## fetch and prepare MODEL (default: the small one that tests use)
@@ -39,19 +48,19 @@ pull: setup ## fetch and prepare MODEL (default: the small one that tests use)
 serve: pull ## serve MODEL on this machine; ARGS="--decode 2" adds options
 	@exec $(BIN)/twinpool serve $(MODEL) $(ARGS)
 
-test: pull ## run all tests; ARGS="-k name" picks some
-	@$(BIN)/python -m pytest $(ARGS)
+test: pull $(TESTS) ## run all tests; ARGS="-k name" picks some
+	@$(BIN)/python -m pytest --durations 20 --durations-min 1 $(ARGS)
 
-exactness: pull ## compare tokens with transformers' over the full grid (minutes)
+exactness: pull $(TESTS) ## compare tokens with transformers' over the full grid (minutes)
 	@$(BIN)/python -m pytest -m exactness $(ARGS)
 
-chaos: pull ## send three hundred requests among dying workers; every fault at every moment (half an hour)
+chaos: pull $(TESTS) ## send three hundred requests among dying workers; every fault at every moment (half an hour)
 	@$(BIN)/python -m pytest -m chaos -s $(ARGS)
 
 pauses: pull ## measure how long streams pause when their decode worker is killed, or drains (minutes)
 	@$(BIN)/python -m benchmarks.pauses
 
-check: setup ## lint, formatting, types, import rules, proto contract
+check: $(CHECKS) ## lint, formatting, types, import rules, proto contract
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -59,15 +68,15 @@ check: setup ## lint, formatting, types, import rules, proto contract
 	$(BIN)/buf lint
 	PYTHON=$(BIN)/python scripts/check_proto.sh
 
-format: setup ## format the code and fix what the linter can
+format: $(CHECKS) ## format the code and fix what the linter can
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-metrics: setup ## rewrite docs/metrics.md and the dashboards in deploy/grafana from the code
+metrics: $(CHECKS) ## rewrite docs/metrics.md and the dashboards in deploy/grafana from the code
 	$(BIN)/python -m scripts.make_metrics_docs
 	$(BIN)/python -m scripts.make_dashboards
 
-proto: setup ## regenerate twinpool/v1 from proto/
+proto: $(CHECKS) ## regenerate twinpool/v1 from proto/
 	PYTHON=$(BIN)/python scripts/generate_proto.sh
 
 clean: ## remove .venv and all caches

@@ -22,6 +22,7 @@ pytest.register_assert_rewrite(
     *(f"tests.{folder}" for folder in ("component", "contract", "integration", "property", "unit"))
 )
 
+from tests.seconds_by_kind import SecondsByKind  # noqa: E402
 from twinpool.serving.cluster import Cluster, ray_cluster  # noqa: E402
 
 # The same cases every time, at whatever speed. `make test ARGS=--hypothesis-profile=default` draws new ones.
@@ -33,6 +34,10 @@ settings.load_profile("steady")
 _TESTS = Path(__file__).parent
 NUM_WORKERS = 8
 """Most workers that run at one time over all tests."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SecondsByKind())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
