@@ -81,6 +81,11 @@ class Worker:
         free = self.hello.blocks_total if self.pool is Pool.PREFILL else self.load.blocks_free
         return free - sum(self.charged.values())
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of a decode worker: those it steps, those it has set room aside for, those asked for."""
+        return self.load.running + self.load.waiting + len(self.charged)
+
     def take_load(self, load: LoadReport, now: float) -> None:
         """A newer report."""
         if load.progress != self.load.progress:

@@ -30,7 +30,7 @@ def choose_pair(fleet: Fleet, state: RequestState, *, most_prompts: int, most_ro
         pairs,
         key=lambda pair: (
             sum(pair.prefill.charged.values()),
-            pair.decode.load.running + len(pair.decode.charged),
+            pair.decode.num_rows,
             -pair.decode.blocks_free,
         ),
         default=None,
@@ -78,15 +78,14 @@ def choose_target(
     ]
     return min(
         fits,
-        key=lambda worker: (worker.load.running + len(worker.charged), -worker.blocks_free),
+        key=lambda worker: (worker.num_rows, -worker.blocks_free),
         default=None,
     )
 
 
 def has_room(decode: Worker, state: RequestState, num_tokens: int, most_rows: int) -> bool:
     """Whether a decode worker can set num_tokens aside for a request, and hold all of it one day."""
-    num_rows = decode.load.running + decode.load.waiting + len(decode.charged)
-    if num_rows >= most_rows or not decode.takes_new:
+    if decode.num_rows >= most_rows or not decode.takes_new:
         return False
     if state.most_tokens > decode.capacity_tokens:
         return False  # it would outgrow this worker, alone and without anybody to make room

@@ -40,6 +40,14 @@ def test_room_is_asked_for_once_the_pair_is_joined_with_some_to_grow() -> None:
     assert not sent(ticks(fleet))
 
 
+def test_rows_move_to_the_worker_with_the_fewest_rows_those_not_yet_let_in_included() -> None:
+    fleet = draining(decode=3)
+    joins(fleet, target="d2")
+    fleet.says("d1", m.LoadReport(waiting=2, blocks_free=64))
+    fleet.says("d2", m.LoadReport(running=1, blocks_free=60))
+    assert reserved(ticks(fleet)) == [("d2", "try-2")]
+
+
 def test_a_row_is_stepped_while_it_is_copied() -> None:
     fleet = copying()
     (output,) = emitted(fleet.steps(m.RowToken("try-1", 2, 23, None)))

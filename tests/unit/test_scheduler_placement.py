@@ -220,6 +220,18 @@ def test_then_the_decode_worker_with_the_fewest_rows_and_then_the_most_room() ->
     assert reserved(fleet.arrives(request("a"))) == [("d2", "try-1")]
 
 
+def test_a_burst_spreads_over_decode_workers_also_while_its_prompts_are_being_read() -> None:
+    fleet = SmallFleet(decode=2, limits=limits(most_prompts=12), blocks=64)
+    fleet.says("d1", m.LoadReport(running=2, blocks_free=60))
+    fleet.loads = {"d0": m.LoadReport(blocks_free=64), "d1": m.LoadReport(running=2, blocks_free=60)}
+    for number in range(1, 9):
+        ((decode_id, attempt),) = reserved(fleet.arrives(request(f"r{number}")))
+        load = fleet.loads[decode_id]
+        fleet.loads[decode_id] = replace(load, waiting=load.waiting + 1, blocks_free=load.blocks_free - 2)
+        fleet.grants(attempt, decode_id)
+    assert (fleet.loads["d0"].waiting, fleet.loads["d1"].waiting) == (5, 3)
+
+
 def test_a_pair_that_is_joined_but_not_proven_takes_no_users_request() -> None:
     fleet = SmallFleet(joined=False)
     fleet.says("p0", m.PairJoined("d0-1", "shm"))
