@@ -195,8 +195,8 @@ class Scheduler:
                     state = self._attempts.current(row.attempt, Phase.HANDING_OFF, Phase.DECODING)
                     if state is not None and row.position == len(state.log):
                         self._attempts.take_row_token(state, row, now)
-            case m.RowsPaused():
-                self._make_room(worker, now)
+            case m.RowsPaused(attempts):
+                self._make_room(worker, len(attempts), now)
             case m.RowMoved():
                 self._draining.moved(message, now)
             case m.MoveFailed():
@@ -238,11 +238,11 @@ class Scheduler:
         if worker := self.fleet.worker(worker_id):
             worker.suspected = True
 
-    def _make_room(self, decode: Worker, now: float) -> None:
-        """Unless something is leaving already, give up a row's move there, which costs least; if there is
-        none, preempt the youngest request, never the oldest.
+    def _make_room(self, decode: Worker, num_paused: int, now: float) -> None:
+        """Unless enough is coming back already, give up a row's move there, which costs least; if there is
+        none, preempt the youngest request, never the oldest. Each paused row waits for one block.
         """
-        if decode.leaving:
+        if decode.leaving or decode.load.blocks_quarantined >= num_paused:
             return
         placed = self._attempts.placed_on(decode.worker_id)
         if not self._draining.give_up_move_to(decode, now) and len(placed) > 1:

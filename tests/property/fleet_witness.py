@@ -96,7 +96,8 @@ class FleetWitness:
         """Requests that a worker's paused rows may preempt, the one to take last."""
         if not isinstance(event, WorkerSaid) or not isinstance(event.message, m.RowsPaused):
             return []
-        if self.leaving[event.worker_id]:
+        coming = event.message.load.blocks_quarantined
+        if self.leaving[event.worker_id] or coming >= len(event.message.attempts):
             return []
         states = [
             state

@@ -121,6 +121,29 @@ def test_nobody_makes_room_while_a_cancelled_request_leaves(way: str) -> None:
     assert dropped(fleet.pauses("try-1")) == [m.Evict("try-2")]
 
 
+def test_nobody_else_makes_room_while_enough_blocks_are_in_quarantine() -> None:
+    fleet = SmallFleet()
+    for number, name in enumerate(("a", "b", "c"), 1):
+        fleet.decodes(name, number)
+    fleet.loads["d0"] = m.LoadReport(running=3)
+    assert dropped(fleet.pauses("try-1", "try-2")) == [m.Evict("try-3")]
+    fleet.loads["d0"] = m.LoadReport(running=2, blocks_quarantined=2)
+    fleet.releases(ReleaseReason.EVICTED, "try-3")
+    assert fleet.pauses("try-1", "try-2") == []
+    assert fleet.passes(0.5) == []
+    fleet.loads["d0"] = m.LoadReport(running=2)
+    assert dropped(fleet.pauses("try-1", "try-2")) == [m.Evict("try-2")]
+
+
+def test_a_quarantine_too_small_for_all_paused_rows_keeps_nobody_from_making_room() -> None:
+    fleet = SmallFleet()
+    for number, name in enumerate(("a", "b", "c"), 1):
+        fleet.decodes(name, number)
+    fleet.loads["d0"] = m.LoadReport(running=3, blocks_quarantined=1)
+    assert fleet.pauses("try-1") == []
+    assert dropped(fleet.pauses("try-1", "try-2")) == [m.Evict("try-3")]
+
+
 def test_requests_of_another_decode_worker_are_left_alone() -> None:
     fleet = SmallFleet(decode=2)
     fleet.decodes("a", 1)
