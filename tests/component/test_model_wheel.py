@@ -56,7 +56,7 @@ def test_another_package_of_that_name_is_refused(
 
 def test_pip_s_own_words_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        assert command[:4] == [sys.executable, "-m", "pip", "download"]
+        assert command[:5] == [sys.executable, "-P", "-m", "pip", "download"]
         return subprocess.CompletedProcess(command, 1, "", "No module named pip\n")
 
     monkeypatch.setattr(subprocess, "run", run)
