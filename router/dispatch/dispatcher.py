@@ -21,7 +21,6 @@ from router.dispatch.seats import Roster
 from router.dispatch.snapshots import take_snapshot
 from router.dispatch.streams import OutputStream
 from router.dispatch.worker_session import WorkerSession
-from router.ports import Output, Request
 from router.scheduling.commands import (
     Drained,
     Emit,
@@ -49,6 +48,7 @@ from router.scheduling.events import (
     WorkerUp,
 )
 from router.scheduling.scheduler import GIVEN_UP_RETRY_S, Scheduler, SchedulerLimits
+from router.scheduling.values import Output, Request
 from router.telemetry.metrics import Metrics
 from router.telemetry.observations import Observations
 from twinpool.config import ServeConfig

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Protocol
 
-from router.ports import Ending, Output
+from router.scheduling.values import Ending, Output
 from twinpool.errors import TwinpoolError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from router.entrance.chunks import Chunk, Summary
 from router.entrance.text import IncrementalText
-from router.ports import Ending, Output, Request
+from router.scheduling.values import Ending, Output, Request
 from twinpool.types import Usage
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from router.dispatch.streams import Outputs
-from router.ports import Request
+from router.scheduling.values import Request
 from twinpool.types import Pool
 from twinpool.views import PairCheck, Snapshot, Verification
 

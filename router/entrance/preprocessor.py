@@ -10,7 +10,7 @@ from router.entrance import admission
 from router.entrance.asked import Conversation, GenerationAsked, Prompt, TextPrompt, TokenPrompt
 from router.entrance.request_limits import RequestLimits
 from router.entrance.text import TextThreads
-from router.ports import Request
+from router.scheduling.values import Request
 from twinpool.errors import ModelNotFound
 from twinpool.types import ModelCard
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from router.dispatch.streams import Outputs
-from router.ports import Ending, Request
+from router.scheduling.values import Ending, Request
 from twinpool.errors import TwinpoolError
 from twinpool.types import Pool, RowParams, Timing, WorkerState
 from twinpool.views import Hop, PairCheck, PairView, Snapshot

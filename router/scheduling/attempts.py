@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from router.ports import Ending, Output, Request
 from router.scheduling.commands import Emit, Fail, MoveEnded, MoveOutcome, SetBack
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 from router.scheduling.placement import reserved_tokens
 from router.scheduling.requests import COUNTED, Move, Phase, RequestState, Setback
+from router.scheduling.values import Ending, Output, Request
 from router.scheduling.waiting import WaitingQueue
 from twinpool.errors import TwinpoolError, WorkerLost
 from twinpool.session import messages as m

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from router.ports import Output
 from router.scheduling.requests import Setback
+from router.scheduling.values import Output
 from twinpool.errors import TwinpoolError
 from twinpool.session.messages import Command
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router.ports import Request
+from router.scheduling.values import Request
 from twinpool.session.messages import Event, Hello
 
 

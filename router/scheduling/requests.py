@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from router.ports import Request
+from router.scheduling.values import Request
 from twinpool.errors import DeadlineExceeded
 from twinpool.types import Timing
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from router.ports import Output, Request
 from router.scheduling.commands import MoveOutcome, SetBack
 from router.scheduling.fleet import Fleet
 from router.scheduling.requests import Setback
+from router.scheduling.values import Output, Request
 from router.telemetry import request_log
 from router.telemetry.metrics import Metrics
 from twinpool.errors import DeadlineExceeded, TwinpoolError, WorkerLost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 
-from router.ports import Ending
+from router.scheduling.values import Ending
 from twinpool.errors import TwinpoolError
 from twinpool.types import Usage
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from hypothesis import event as seen
 
-from router.ports import Request
 from router.scheduling.commands import (
     Drained,
     Emit,
@@ -31,6 +30,7 @@ from router.scheduling.events import (
 )
 from router.scheduling.requests import Setback
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
+from router.scheduling.values import Request
 from tests.property.fleet_witness import FleetWitness
 from tests.property.simulated_workers import Action, Down, Worker
 from tests.property.witness import Answer, Watched

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.ports import Request
 from router.scheduling.requests import Phase, RequestState
+from router.scheduling.values import Request
 from tests.property.simulated_system import FAULTS, GRACE_S, SECONDS, SimulatedSystem
 from tests.property.witness import Answer
 from twinpool.types import Pool, RowParams

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from router.ports import Request
 from router.scheduling.events import Aborted
+from router.scheduling.values import Request
 from tests.property.fleet_witness import place
 from tests.property.simulated_decode import SimulatedDecode
 from tests.property.simulated_system import FAULTS, GRACE_S, SECONDS, SimulatedSystem

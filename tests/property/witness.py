@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from router.ports import Output, Request
 from router.scheduling.requests import COUNTED, Setback
+from router.scheduling.values import Output, Request
 from tests.property.simulated_workers import EOS
 from twinpool.errors import DeadlineExceeded, TwinpoolError, WorkerLost
 from twinpool.types import FinishReason, RowParams

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from router.ports import Output, Request
 from router.scheduling.commands import Emit, Fail, ReplaceWorker, SchedulerCommand, Send, SetBack
 from router.scheduling.events import (
     Arrived,
@@ -19,6 +18,7 @@ from router.scheduling.events import (
 )
 from router.scheduling.requests import Phase, Setback
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
+from router.scheduling.values import Output, Request
 from twinpool.session import messages as m
 from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from router.ports import Output, Request
 from router.scheduling.commands import Fail, SchedulerCommand, Send, SetBack
 from router.scheduling.requests import TIMED_AS, Phase, Setback
 from router.scheduling.scheduler import SchedulerLimits
+from router.scheduling.values import Output, Request
 from router.telemetry.metrics import Metrics
 from router.telemetry.observations import Observations
 from router.telemetry.series import HANDOFF_FAILURES

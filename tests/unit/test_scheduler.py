@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from router.ports import Ending, Output
 from router.scheduling.commands import Emit, Send, SetBack
 from router.scheduling.events import Aborted, Cancelled, PoolGivenUp, WorkerSaid
 from router.scheduling.requests import IllegalPhase, Phase, RequestState, Setback
+from router.scheduling.values import Ending, Output
 from tests.unit.small_fleet import PROMPT, SmallFleet, emitted, failures, request, reserved, sent
 from twinpool.errors import PoolUnavailable, WorkerLost
 from twinpool.session import messages as m

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from router.dispatch.streams import OutputStream
-from router.ports import Ending, Output
+from router.scheduling.values import Ending, Output
 from twinpool.errors import WorkerLost
 from twinpool.types import FinishReason, ServedBy, Timing
 

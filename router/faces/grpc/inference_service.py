@@ -24,7 +24,7 @@ from router.entrance.ports import Dispatcher
 from router.entrance.preprocessor import Preprocessor
 from router.entrance.text import NewDetokenizer
 from router.faces.grpc import inference_codec as codec
-from router.ports import Request
+from router.scheduling.values import Request
 from router.telemetry import request_log
 from twinpool.errors import DeadlineExceeded, TwinpoolError
 from twinpool.v1 import inference_pb2 as pb

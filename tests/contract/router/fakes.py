@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from router.dispatch.streams import Outputs
-from router.ports import Ending, Output, Request
+from router.scheduling.values import Ending, Output, Request
 from twinpool.errors import DuplicateRequestId, InvalidRequest, StartFailed, TwinpoolError, UnknownWorker
 from twinpool.session.messages import BlockCounts, HeldAttempt, LoadReport
 from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, WorkerState

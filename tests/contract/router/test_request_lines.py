@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from router.ports import Ending, Output
+from router.scheduling.values import Ending, Output
 from router.telemetry.metrics import Metrics
 from router.telemetry.observations import Observations
 from tests.contract.router.fakes import TIMING
