@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from decode_worker.audit import audit_decode
 from twinpool.config import HandoffConfig
-from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.layout import KvLayout
+from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import (
     BlocksFreed,
     CacheWritten,

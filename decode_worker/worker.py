@@ -12,7 +12,7 @@ from typing import Any
 from decode_worker.custody import Custody
 from decode_worker.loop import DecodeLoop, EvictAll, Message, Stop
 from twinpool.engine.runner import Engine
-from twinpool.kv.blocks import BlockPool
+from twinpool.kv.pool import BlockPool
 from twinpool.session.messages import (
     Admit,
     Audit,

@@ -23,7 +23,8 @@ from prefill_worker.chunking import compose_chunks
 from prefill_worker.prompts import Prompt
 from twinpool.engine.apart import step_apart
 from twinpool.engine.runner import Engine
-from twinpool.kv.blocks import BlockPool, Owner, blocks_for
+from twinpool.kv.blocks import blocks_for
+from twinpool.kv.pool import BlockPool, Owner
 from twinpool.session.messages import (
     Audit,
     CancelPrefill,
@@ -180,13 +181,12 @@ class PrefillLoop:
     def _give_blocks(self) -> None:
         """Blocks for waiting prompts, the oldest first: none overtakes one that does not fit yet."""
         for prompt in self._prompts.values():
-            if prompt.blocks:
+            if prompt.lease:
                 continue
             needed = blocks_for(len(prompt.token_ids), self._block_size)
-            blocks = self._pool.allocate(Owner.ROW, prompt.attempt, needed)
-            if blocks is None:
+            prompt.lease = self._pool.lease(prompt.attempt, Owner.ROW, needed)
+            if prompt.lease is None:
                 return
-            prompt.blocks = blocks
 
     def _read_step(self) -> None:
         reading = [prompt for prompt in self._prompts.values() if prompt.blocks and prompt.num_remaining]
@@ -268,6 +268,6 @@ class PrefillLoop:
 
     def _end(self, prompt: Prompt, outcome: PrefillOutcome, detail: str = "") -> None:
         del self._prompts[prompt.attempt]
-        if prompt.blocks:
-            self._pool.free(prompt.blocks, prompt.attempt, Owner.ROW)
+        if prompt.lease:
+            self._pool.release(prompt.lease)
         self._publish(PrefillEnded(prompt.attempt, outcome, detail, self.load()))

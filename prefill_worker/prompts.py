@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twinpool.engine.batch import PrefillChunk, SamplingRow
+from twinpool.kv.pool import Lease
 from twinpool.session.messages import Prefill
 from twinpool.transfer.port import HandoffSender
 
@@ -13,9 +15,9 @@ from twinpool.transfer.port import HandoffSender
 class Prompt:
     """An attempt's state, owned by the engine's thread.
 
-    token_ids: prompt and token log, which are read alike. num_computed: tokens whose keys and values are
-    in `blocks`. num_pushed: blocks already copied to the decode worker. accepted: the reservation is open.
-    renewed_at: when the decode worker was last given a sign of life of it.
+    token_ids: prompt and token log, which are read alike. lease: None while it waits. num_computed: tokens
+    whose keys and values are in `blocks`. num_pushed: blocks already copied to the decode worker. accepted:
+    the reservation is open. renewed_at: when the decode worker was last given a sign of life of it.
     """
 
     command: Prefill
@@ -23,7 +25,7 @@ class Prompt:
     sender: HandoffSender | None
     started_at: float
     renewed_at: float
-    blocks: tuple[int, ...] = ()
+    lease: Lease | None = None
     num_computed: int = 0
     num_pushed: int = 0
     accepted: bool = False
@@ -37,6 +39,11 @@ class Prompt:
     def attempt(self) -> str:
         """Its attempt."""
         return self.command.attempt
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """Its block table; empty while it waits."""
+        return self.lease.blocks if self.lease else ()
 
     @property
     def num_remaining(self) -> int:
@@ -58,7 +65,7 @@ class Prompt:
             sample = SamplingRow(self.command.params, self.command.choice_index, position=end)
         return PrefillChunk(self.token_ids[self.num_computed : end], self.num_computed, self.blocks, sample)
 
-    def unpushed(self, block_size: int) -> tuple[int, ...]:
+    def unpushed(self, block_size: int) -> Sequence[int]:
         """Blocks that are complete, or final, and not yet copied."""
         full = len(self.blocks) if self.num_remaining == 0 else self.num_computed // block_size
         return self.blocks[self.num_pushed : full]

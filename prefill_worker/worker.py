@@ -9,7 +9,7 @@ import os
 from contextlib import ExitStack
 
 from prefill_worker.loop import CancelAll, Message, PrefillLimits, PrefillLoop, Stop
-from twinpool.kv.blocks import BlockPool
+from twinpool.kv.pool import BlockPool
 from twinpool.session.messages import Audit, CancelPrefill, Command, Hello, JoinPair, LeavePair, Prefill
 from twinpool.session.server import SessionServer
 from twinpool.transfer.connect import Connector, connect_pair, pair_connection

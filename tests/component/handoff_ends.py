@@ -12,8 +12,8 @@ import torch
 from decode_worker.custody import Custody
 from twinpool.config import HandoffConfig
 from twinpool.engine.fingerprint import Fingerprint, layout_fingerprint
-from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.layout import KvLayout
+from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.storage import KvStorage
 from twinpool.session.messages import Event, Reserve
 from twinpool.transfer.handshake import Identity

@@ -19,7 +19,7 @@ from tests.scripted_transport import Script
 from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.engine import runner
 from twinpool.engine.weights import load_weights
-from twinpool.kv.blocks import Owner
+from twinpool.kv.pool import Owner
 from twinpool.model.config import PreparedModel
 from twinpool.session.messages import LoadReport
 from twinpool.types import Pool

@@ -14,8 +14,8 @@ from decode_worker.loop import DecodeLoop, Message, Stop
 from twinpool.config import HandoffConfig
 from twinpool.engine.batch import DecodeRow
 from twinpool.engine.runner import Engine
-from twinpool.kv.blocks import BlockPool, Owner
 from twinpool.kv.layout import KvLayout
+from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import RowReady
 from twinpool.session.messages import (
     Admit,

@@ -14,8 +14,8 @@ from prefill_worker.loop import Message, PrefillLimits, PrefillLoop, Stop
 from twinpool.config import HandoffConfig
 from twinpool.engine.batch import PrefillChunk
 from twinpool.engine.runner import Engine
-from twinpool.kv.blocks import BlockPool
 from twinpool.kv.layout import KvLayout
+from twinpool.kv.pool import BlockPool
 from twinpool.session.messages import (
     Event,
     FirstToken,

@@ -19,7 +19,7 @@ from tests.component.handoff_ends import (
     in_thread,
     join,
 )
-from twinpool.kv.blocks import Owner
+from twinpool.kv.pool import Owner
 from twinpool.kv.storage import KvStorage
 from twinpool.session.messages import LoadReport, Released
 from twinpool.transfer import ray_receiver

@@ -20,7 +20,7 @@ from tests.component.handoff_ends import (
 from tests.component.sender_process import NUM_BLOCKS as NUM_SENT
 from tests.component.sender_process import SEED, SenderProcess
 from tests.component.shm_bench import DECODE, WRITER, ShmBench
-from twinpool.kv.blocks import Owner
+from twinpool.kv.pool import Owner
 from twinpool.kv.storage import KvStorage
 from twinpool.session.messages import Admit, LoadReport, Released, ReleaseReason, Written
 from twinpool.transfer.framing import receive_frame, send_frame

@@ -24,7 +24,7 @@ from tests.component.handoff_ends import (
 from tests.component.sender_process import NUM_BLOCKS as NUM_SENT
 from tests.component.sender_process import SenderProcess
 from tests.component.shm_bench import DECODE, WRITER, ShmBench
-from twinpool.kv.blocks import Owner
+from twinpool.kv.pool import Owner
 from twinpool.kv.storage import KvStorage, copy_blocks
 from twinpool.session.messages import LoadReport, QuarantineOverdue, Released, ReleaseReason
 from twinpool.transfer import shm_receiver, shm_sender

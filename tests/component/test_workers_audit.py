@@ -11,7 +11,7 @@ from tests.component.router_double import DrivenSession, RouterDouble, greedy
 from tests.component.running_workers import NUM_BLOCKS, RunningWorkers
 from tests.reference import reference_case
 from tests.scripted_transport import Fault
-from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.pool import BlockPool, Owner
 from twinpool.session.messages import Audit, Audited, BlockCounts, Evict, HeldAttempt, Released, Revoke
 
 SHORT = reference_case("33 tokens")
@@ -28,12 +28,12 @@ async def audit(session: DrivenSession) -> Audited:
 @contextmanager
 def lost_block(pool: BlockPool) -> Iterator[None]:
     """A block that belongs to an attempt nobody knows."""
-    blocks = pool.allocate(Owner.ROW, "ghost", 1)
-    assert blocks is not None
+    lease = pool.lease("ghost", Owner.ROW, 1)
+    assert lease is not None
     try:
         yield
     finally:
-        pool.free(blocks, "ghost", Owner.ROW)
+        pool.release(lease)
 
 
 async def test_workers_at_rest_hold_nothing(router: RouterDouble) -> None:

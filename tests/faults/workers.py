@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.faults.plans import Point, Watch
 from twinpool.config import HandoffConfig
+from twinpool.kv.pool import Lease
 from twinpool.serving.launcher import Builders
 from twinpool.session.messages import Command, Event, FirstToken, JoinPair, Prefill, Reserve, RowToken
 from twinpool.transfer.handshake import Identity
@@ -46,9 +47,9 @@ def build_watched_prefill_worker(folder: Path, spec: WorkerSpec) -> Worker:
             watch.expect(command.attempt, len(command.prompt_ids) + len(command.output_ids))
             watch(Point.RECEIVED, command.attempt)
 
-    def allocated(blocks: tuple[int, ...] | None, owner: object, attempt: str, num_blocks: int) -> None:
-        if blocks is not None:
-            owner_of_block.update(dict.fromkeys(blocks, attempt))
+    def leased(lease: Lease | None, attempt: str, *_: object) -> None:
+        if lease is not None:
+            owner_of_block.update(dict.fromkeys(lease.blocks, attempt))
             watch(Point.PICKED, attempt)
 
     def step(point: Point, chunks: Sequence[Any]) -> None:
@@ -61,7 +62,7 @@ def build_watched_prefill_worker(folder: Path, spec: WorkerSpec) -> Worker:
 
     loop, engine = worker._loop, worker._loaded.engine
     _before(worker, "command", received)
-    _after(worker.pool, "allocate", allocated)
+    _after(worker.pool, "lease", leased)
     _before(engine, "prefill", lambda chunks: step(Point.STEP_BEGUN, chunks))
     _after(engine, "prefill", lambda _, chunks: step(Point.STEP_DONE, chunks))
     _after(loop, "_publish", published)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.property.simulated_pairs import Connection, Content
 from tests.property.simulated_workers import BLOCK_SIZE, EOS, Action, Worker, World
-from twinpool.kv.blocks import Owner
+from twinpool.kv.pool import Lease, Owner
 from twinpool.session import messages as m
 from twinpool.transfer.pairs import Accepted, Ended, Ending, PairLost, PairWord
 from twinpool.types import Pool, finish_reason
@@ -21,7 +21,7 @@ class ReadPrompt:
 
     command: m.Prefill
     connection: Connection | None
-    blocks: tuple[int, ...]
+    lease: Lease
     num_read: int = 0
     num_pushed: int = 0
     accepted: bool = False
@@ -95,10 +95,10 @@ class SimulatedPrefill(Worker):
     def _start(self, command: m.Prefill) -> None:
         assert command.attempt not in self.prompts
         num_tokens = len(command.prompt_ids) + len(command.output_ids)
-        blocks = self.blocks.allocate(Owner.ROW, command.attempt, -(-num_tokens // BLOCK_SIZE))
-        assert blocks is not None, "the router gives no prompt for which there is no room"
+        lease = self.blocks.lease(command.attempt, Owner.ROW, -(-num_tokens // BLOCK_SIZE))
+        assert lease is not None, "the router gives no prompt for which there is no room"
         connection = self.senders.connections.get(command.decode or "")
-        prompt = self.prompts[command.attempt] = ReadPrompt(command, connection, blocks)
+        prompt = self.prompts[command.attempt] = ReadPrompt(command, connection, lease)
         if connection is not None:
             connection.begin(command.attempt)
         elif command.decode is not None:
@@ -123,7 +123,7 @@ class SimulatedPrefill(Worker):
 
     def _fill(self, prompt: ReadPrompt) -> None:
         attempt, name = prompt.command.attempt, prompt.command.prompt_ids[0]
-        for start, block in zip(range(0, prompt.num_read, BLOCK_SIZE), prompt.blocks, strict=False):
+        for start, block in zip(range(0, prompt.num_read, BLOCK_SIZE), prompt.lease.blocks, strict=False):
             num_tokens = min(BLOCK_SIZE, prompt.num_read - start)
             self.memory[block] = Content(attempt, name, start, num_tokens)
 
@@ -136,8 +136,8 @@ class SimulatedPrefill(Worker):
             return
         if not prompt.accepted:
             return
-        ready = len(prompt.blocks) if read_all else prompt.num_read // BLOCK_SIZE
-        if not connection.push(attempt, prompt.blocks[prompt.num_pushed : ready], prompt.num_pushed):
+        ready = len(prompt.lease.blocks) if read_all else prompt.num_read // BLOCK_SIZE
+        if not connection.push(attempt, prompt.lease.blocks[prompt.num_pushed : ready], prompt.num_pushed):
             return
         prompt.num_pushed = ready
         if read_all and connection.written(attempt):
@@ -153,5 +153,5 @@ class SimulatedPrefill(Worker):
     def _end(self, prompt: ReadPrompt, outcome: m.PrefillOutcome, detail: str = "") -> None:
         attempt = prompt.command.attempt
         del self.prompts[attempt]
-        self.blocks.free(prompt.blocks, attempt, Owner.ROW)
+        self.blocks.release(prompt.lease)
         self.publish(m.PrefillEnded(attempt, outcome, detail, self.load()))

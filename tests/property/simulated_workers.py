@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.property.simulated_pairs import Content, Memory, Receiver, Senders
-from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.pool import BlockPool, Owner
 from twinpool.session import messages as m
 from twinpool.transfer.pairs import PairWord
 from twinpool.types import Pool

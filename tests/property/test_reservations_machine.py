@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from decode_worker.audit import audit_decode
-from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import (
     BlocksFreed,
     CacheWritten,
@@ -45,7 +45,8 @@ class Attempt:
 
     name: str
     writer: str
-    num_blocks: int
+    num_own: int
+    shared: tuple[int, ...] = ()
     written: int = 0
     open: tuple[int, ...] = ()
     fate: list[str] = field(default_factory=list)
@@ -74,8 +75,11 @@ class ReservationsMachine(RuleBasedStateMachine):
                     attempt = self.attempts[admit.attempt]
                     assert attempt.admits == 1
                     assert not attempt.open
-                    assert attempt.written == attempt.num_blocks
-                    assert {self.pool.owners()[block] for block in blocks} == {(Owner.ROW, attempt.name)}
+                    assert attempt.written == attempt.num_own
+                    num_shared = len(attempt.shared)
+                    assert blocks[:num_shared] == attempt.shared
+                    own = {self.pool.owners()[block] for block in blocks[num_shared:]}
+                    assert own == {(Owner.ROW, attempt.name)}
                     attempt.fate.append("row")
                 case Dropped(name, ReleaseReason.GONE):
                     assert self.held.stage(name) in (None, Stage.QUARANTINED)
@@ -97,16 +101,26 @@ class ReservationsMachine(RuleBasedStateMachine):
 
     # The router.
 
-    @rule(num_blocks=st.integers(1, 5), writer=st.sampled_from(WRITERS))
-    def reserve(self, num_blocks: int, writer: str) -> None:
+    @rule(num_own=st.integers(1, 5), writer=st.sampled_from(WRITERS), prefix=st.integers(0, 2))
+    def reserve(self, num_own: int, writer: str, prefix: int = 0) -> None:
+        """Behind the first blocks that any row has published, if there are such."""
         name = f"try-{len(self.attempts) + 1}"
         free = self.pool.count(Owner.FREE)
         running = self.held.count(Stage.ADMITTED)
-        granted = self.held.reserve(name, num_blocks, writer, TTL_S, self.now)
-        assert granted == (num_blocks + running <= free)
-        assert self.pool.count(Owner.FREE) == free - (num_blocks if granted else 0)
+        shared = next((held.lease.shared[:prefix] for held in self.held if held.lease.num_shared), ())
+        granted = self.held.reserve(name, num_own, writer, TTL_S, self.now, shared=shared)
+        assert granted == (num_own + running <= free)
+        assert self.pool.count(Owner.FREE) == free - (num_own if granted else 0)
         if granted:
-            self.attempts[name] = Attempt(name, writer, num_blocks)
+            self.attempts[name] = Attempt(name, writer, num_own, shared)
+
+    @precondition(lambda self: self.attempts)
+    @rule(index=INDEX, num_blocks=st.integers(1, 2))
+    def publish(self, index: int, num_blocks: int) -> None:
+        name = self.pick(index).name
+        for held in self.held:
+            if held.attempt == name and held.stage is Stage.ADMITTED and held.lease.num_own >= num_blocks:
+                self.pool.publish(held.lease, num_blocks)
 
     @precondition(lambda self: self.attempts)
     @rule(index=INDEX)
@@ -124,7 +138,7 @@ class ReservationsMachine(RuleBasedStateMachine):
         attempt = self.pick(index)
         if not attempt.admits:
             attempt.admits += 1
-            num_cached = attempt.num_blocks * BLOCK_SIZE
+            num_cached = (len(attempt.shared) + attempt.num_own) * BLOCK_SIZE
             admit = Admit(attempt.name, 0, num_cached, (1,), RowParams(4))
             self.carry_out(self.held.admit(admit, self.now))
 
@@ -143,11 +157,11 @@ class ReservationsMachine(RuleBasedStateMachine):
         self.carry_out(self.held.session_lost(self.now))
         assert self.held.count(Stage.RESERVED, Stage.WRITING, Stage.WRITTEN) == 0
 
-    @rule(num_blocks=st.integers(1, 3), writer=st.sampled_from(WRITERS))
-    def let_a_row_in(self, num_blocks: int, writer: str) -> None:
+    @rule(num_own=st.integers(1, 3), writer=st.sampled_from(WRITERS), prefix=st.integers(0, 2))
+    def let_a_row_in(self, num_own: int, writer: str, prefix: int) -> None:
         """An undisturbed life, up to the batch: without it, rows would be rare."""
         num_before = len(self.attempts)
-        self.reserve(num_blocks, writer)
+        self.reserve(num_own, writer, prefix)
         if len(self.attempts) > num_before:
             self.begin(0)
             self.admit_once(0)
@@ -219,13 +233,15 @@ class ReservationsMachine(RuleBasedStateMachine):
             assert self.pool.count(owner) == sum(each is owner for each, _ in owners)
         for reservation in self.held:
             mine = {block for block, (_, name) in enumerate(owners) if name == reservation.attempt}
-            assert mine == set(reservation.blocks)
-        held = {name for owner, name in owners if owner is not Owner.FREE}
-        assert held == {reservation.attempt for reservation in self.held}
+            assert mine == set(reservation.lease.own)
+        held = {name for _, name in owners if name}
+        assert held == {each.attempt for each in self.held if each.lease.num_own}
+        shared = {block for block, (owner, _) in enumerate(owners) if owner is Owner.SHARED}
+        assert shared == {block for each in self.held for block in each.lease.shared}
 
     @invariant()
     def an_audit_finds_nothing(self) -> None:
-        batch = {held.attempt: held.blocks for held in self.held if held.stage is Stage.ADMITTED}
+        batch = {held.attempt: held.lease.blocks for held in self.held if held.stage is Stage.ADMITTED}
         audited = audit_decode("audit", self.pool, self.held, batch, self.now)
         assert audited.problems == ()
         assert {held.attempt for held in audited.held} == {held.attempt for held in self.held}

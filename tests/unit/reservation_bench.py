@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import Dropped, Reservations, Stage
 from twinpool.session.messages import Admit, ReleaseReason
 from twinpool.types import RowParams

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from decode_worker.audit import audit_decode
 from twinpool.kv.audit import Claim, audit_blocks, count_blocks
-from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import Reservations
 from twinpool.session.messages import Admit, Audited, BlockCounts, HeldAttempt
 from twinpool.types import RowParams
@@ -17,10 +19,10 @@ WRITER = "p0-1"
 def pool_of_two() -> tuple[BlockPool, list[Claim]]:
     """Eight blocks: two of row a, three of reservation b, three free."""
     pool = BlockPool(8)
-    row, reserved = pool.allocate(Owner.ROW, "a", 2), pool.allocate(Owner.RESERVATION, "b", 3)
+    row, reserved = pool.lease("a", Owner.ROW, 2), pool.lease("b", Owner.RESERVATION, 3)
     assert row is not None
     assert reserved is not None
-    return pool, [Claim("a", Owner.ROW, row), Claim("b", Owner.RESERVATION, reserved)]
+    return pool, [Claim("a", Owner.ROW, row.own), Claim("b", Owner.RESERVATION, reserved.own)]
 
 
 def test_a_pool_whose_blocks_are_all_claimed_as_the_ledger_says_has_no_problem() -> None:
@@ -70,9 +72,49 @@ def test_a_count_that_has_gone_astray_is_found() -> None:
     assert audit_blocks(pool, claims) == ["4 blocks are counted as free, but 3 are"]
 
 
+def pool_of_a_prefix() -> tuple[BlockPool, list[Claim]]:
+    """Eight blocks: two that a row and a reservation share, and one more of each."""
+    pool = BlockPool(8)
+    row = pool.lease("a", Owner.ROW, 3)
+    assert row is not None
+    pool.publish(row, 2)
+    reserved = pool.lease("b", Owner.RESERVATION, 1, row.shared)
+    assert reserved is not None
+    return pool, [Claim(each.holder, each.owner, each.own, each.shared) for each in (row, reserved)]
+
+
+def test_shared_blocks_count_once_and_belong_to_all_who_pin_them() -> None:
+    pool, claims = pool_of_a_prefix()
+    assert audit_blocks(pool, claims) == []
+    assert count_blocks(pool) == BlockCounts(free=4, reserved=1, rows=1, cached=2)
+
+
+@pytest.mark.parametrize(
+    ("shared", "problem"),
+    [
+        ((0,), "block 1 is pinned by 2 attempts, but 1 share it"),
+        ((0, 1, 1), "block 1 is pinned by 2 attempts, but 3 share it"),
+        ((0, 1, 2), "block 2 is pinned by 0 attempts, but 1 share it"),
+    ],
+    ids=["leaked", "twice", "another's own"],
+)
+def test_a_claim_to_shared_blocks_that_differs_from_their_pins_is_named(
+    shared: tuple[int, ...], problem: str
+) -> None:
+    pool, (row, reserved) = pool_of_a_prefix()
+    assert audit_blocks(pool, [row, replace(reserved, shared=shared)]) == [problem]
+
+
+def test_a_shared_block_that_belongs_to_somebody_is_found() -> None:
+    pool, claims = pool_of_a_prefix()
+    pool._owner[0] = (Owner.ROW, "a")
+    problems = audit_blocks(pool, claims)
+    assert "2 blocks (0, 1) are pinned, but the ledger has 1 blocks (1) shared" in problems
+
+
 def test_a_problem_with_many_blocks_names_the_first() -> None:
     pool = BlockPool(50)
-    pool.allocate(Owner.ROW, "a", 50)
+    pool.lease("a", Owner.ROW, 50)
     (problem,) = audit_blocks(pool, [])
     assert problem == "50 blocks (0, 1, 2, 3, 4, 5, 6, 7, …) belong to row a, which nobody holds"
 
@@ -128,7 +170,7 @@ def test_a_batch_that_differs_from_the_reservations_is_found(
 
 def test_a_block_lost_from_a_reservation_is_found() -> None:
     books = Books()
-    next(iter(books.held)).blocks = (0,)
+    next(iter(books.held)).lease.blocks = [0]
     (problem,) = books.audit().problems
     assert (
         problem

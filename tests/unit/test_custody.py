@@ -8,8 +8,8 @@ import pytest
 
 from decode_worker.custody import Custody
 from twinpool.config import HandoffConfig
-from twinpool.kv.blocks import BlockPool
 from twinpool.kv.layout import KvLayout
+from twinpool.kv.pool import BlockPool
 from twinpool.kv.reservations import RowReady
 from twinpool.session.messages import (
     Admit,

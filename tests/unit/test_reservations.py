@@ -17,7 +17,7 @@ from tests.unit.reservation_bench import (
     Bench,
     gone,
 )
-from twinpool.kv.blocks import Owner
+from twinpool.kv.pool import Owner
 from twinpool.kv.reservations import (
     LEGAL_STAGES,
     OWNER_IN,
@@ -114,7 +114,7 @@ def test_a_row_grows_block_by_block_until_none_is_free() -> None:
     assert [bench.held.grow(A) for _ in range(6)] == [3, 4, 5, 6, 7, None]
     assert bench.owners() == {Owner.ROW: TOTAL_BLOCKS}
     (reservation,) = bench.held
-    assert reservation.blocks == tuple(range(TOTAL_BLOCKS))
+    assert reservation.lease.blocks == list(range(TOTAL_BLOCKS))
 
 
 def test_a_row_that_has_grown_leaves_nothing_behind() -> None:
@@ -276,3 +276,57 @@ def test_a_retry_takes_new_blocks_while_the_old_ones_are_quarantined() -> None:
     assert bench.held.reserve("retry", NUM_BLOCKS, OTHER, TTL_S, 1.0)
     assert bench.held.begin("retry", OTHER, 1.0) == (3, 4, 5)
     assert bench.held.begin(A, WRITER, 1.0) is None
+
+
+# A lease that begins with shared blocks.
+
+
+def bench_with_prefix() -> tuple[Bench, tuple[int, ...]]:
+    """A row that has published the first two of its three blocks; those two."""
+    bench = Bench(Stage.ADMITTED)
+    (row,) = bench.held
+    bench.pool.publish(row.lease, 2)
+    return bench, row.lease.shared
+
+
+def test_shared_blocks_come_first_in_the_row_and_are_not_the_writers() -> None:
+    bench, shared = bench_with_prefix()
+    held = bench.held
+    assert held.reserve("b", 2, WRITER, TTL_S, 0, shared=shared)
+    assert held.begin("b", WRITER, 0) == held.blocks("b", WRITER) == (3, 4)
+    admit = Admit("b", 0, 13, (1,), RowParams(9))
+    held.admit(admit, 0)
+    assert held.written("b", WRITER, 2, 1.0) == [CacheWritten("b", 2, 1.0), RowReady(admit, (0, 1, 3, 4))]
+    assert held.evict(A)
+    assert bench.owners() == {Owner.ROW: 2, Owner.SHARED: 2}
+    assert held.evict("b")
+    assert bench.all_free
+
+
+def test_a_cache_behind_shared_blocks_is_too_short_if_own_ones_are_missing() -> None:
+    bench, shared = bench_with_prefix()
+    held = bench.held
+    held.reserve("b", 2, WRITER, TTL_S, 0, shared=shared)
+    held.begin("b", WRITER, 0)
+    held.admit(Admit("b", 0, 13, (1,), RowParams(9)), 0)
+    detail = "only 1 of 2 blocks were written"
+    assert held.written("b", WRITER, 1, 1.0)[1:] == [Dropped("b", ReleaseReason.HANDOFF_FAILED, detail)]
+    assert bench.owners() == {Owner.ROW: 1, Owner.SHARED: 2}
+
+
+def test_only_what_is_own_is_quarantined() -> None:
+    bench, shared = bench_with_prefix()
+    held = bench.held
+    held.reserve("b", 2, WRITER, TTL_S, 0, shared=shared)
+    held.begin("b", WRITER, 0)
+    assert held.evict(A)
+    held.revoke("b", 1.0)
+    assert bench.owners() == {Owner.QUARANTINE: 2}
+
+
+def test_shared_blocks_take_no_room() -> None:
+    bench, shared = bench_with_prefix()
+    free = bench.pool.count(Owner.FREE)
+    assert not bench.held.reserve("b", free, WRITER, TTL_S, 0, shared=shared)
+    assert bench.pool.pins()[:2] == [1, 1]
+    assert bench.held.reserve("b", free - 1, WRITER, TTL_S, 0, shared=shared)

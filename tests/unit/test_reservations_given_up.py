@@ -18,7 +18,7 @@ from tests.unit.reservation_bench import (
     Bench,
     gone,
 )
-from twinpool.kv.blocks import Owner
+from twinpool.kv.pool import Owner
 from twinpool.kv.reservations import (
     BlocksFreed,
     Dropped,

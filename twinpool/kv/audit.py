@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from twinpool.kv.blocks import BlockPool, Owner
+from twinpool.kv.pool import BlockPool, Owner
 from twinpool.session.messages import BlockCounts
 
 MOST_NAMED = 8
@@ -15,28 +15,32 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The blocks that an attempt believes to be its own, and as what."""
+    """The blocks that an attempt believes to be its own, and as what; and the shared ones that it pins."""
 
     attempt: str
     owner: Owner
     blocks: Sequence[int]
+    shared: Sequence[int] = ()
 
 
 def count_blocks(pool: BlockPool) -> BlockCounts:
-    """Blocks by owner."""
+    """Blocks by owner, shared ones once."""
     return BlockCounts(
         free=pool.count(Owner.FREE),
         reserved=pool.count(Owner.RESERVATION),
         rows=pool.count(Owner.ROW),
+        cached=pool.count(Owner.SHARED),
         quarantined=pool.count(Owner.QUARANTINE),
     )
 
 
 def audit_blocks(pool: BlockPool, claims: Iterable[Claim]) -> list[str]:
-    """What is wrong, in words; empty if every block is free or one attempt's, by ledger and claims alike.
+    """What is wrong, in words; empty if every block is free, one attempt's, or shared by so many attempts, by
+    ledger and claims alike.
 
     The ledger names one owner per block, so two claims to a block, or a claim to it twice, differ from it.
     """
+    claims = list(claims)
     ledger: defaultdict[tuple[Owner, str], list[int]] = defaultdict(list)
     for block, (owner, attempt) in enumerate(pool.owners()):
         ledger[owner, attempt].append(block)
@@ -44,6 +48,7 @@ def audit_blocks(pool: BlockPool, claims: Iterable[Claim]) -> list[str]:
     free, listed = ledger.pop((Owner.FREE, ""), []), sorted(pool.free_blocks())
     if listed != free:
         problems.append(f"the free list holds {_named(listed)}, but the ledger has {_named(free)} free")
+    problems += _differing_pins(pool, ledger.pop((Owner.SHARED, ""), []), claims)
     for claim in claims:
         known, claimed = ledger.pop((claim.owner, claim.attempt), []), sorted(claim.blocks)
         if claimed != known:
@@ -51,6 +56,20 @@ def audit_blocks(pool: BlockPool, claims: Iterable[Claim]) -> list[str]:
             problems.append(f"{whose} holds {_named(claimed)}, but the ledger gives it {_named(known)}")
     for (owner, attempt), blocks in ledger.items():
         problems.append(f"{_named(blocks)} belong to {owner} {attempt}, which nobody holds")
+    return problems
+
+
+def _differing_pins(pool: BlockPool, shared: Sequence[int], claims: Iterable[Claim]) -> list[str]:
+    """What is shared is pinned by those who claim it, and nothing else is pinned."""
+    claimed = Counter(block for claim in claims for block in claim.shared)
+    pinned = Counter({block: pins for block, pins in enumerate(pool.pins()) if pins})
+    problems = [
+        f"block {block} is pinned by {pinned[block]} attempts, but {claimed[block]} share it"
+        for block in sorted(pinned.keys() | claimed.keys())
+        if pinned[block] != claimed[block]
+    ]
+    if sorted(pinned) != shared:
+        problems.append(f"{_named(sorted(pinned))} are pinned, but the ledger has {_named(shared)} shared")
     return problems
 
 

@@ -6,17 +6,19 @@
                            └─ revoke, expiry ──► quarantined ──written, stopped, connection end──► (released)
 
 An admit may come before `written` and then waits with it. From `writing`, blocks are never freed by time:
-only the writer's own last word, or the end of its connection, proves that no byte follows.
+only the writer's own last word, or the end of its connection, proves that no byte follows. A writer has to
+do with the lease's own blocks alone: shared ones are there already, and nobody's to write.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from twinpool.kv.blocks import BlockPool, Owner, blocks_for
+from twinpool.kv.blocks import blocks_for
+from twinpool.kv.pool import BlockPool, Lease, Owner
 from twinpool.session.messages import CONNECTION_ENDED, NEVER_BEGUN, WRITER_GONE, Admit, ReleaseReason
 
 
@@ -56,13 +58,13 @@ class IllegalStage(RuntimeError):
 class Reservation:
     """One attempt's blocks on a decode worker. expires_at and since are on the caller's clock.
 
-    num_written: blocks of cache that the writer says it has filled. reported_at: when its quarantine was
-    last reported as overdue.
+    num_written: own blocks that the writer says it has filled. reported_at: when its quarantine was last
+    reported as overdue.
     """
 
     attempt: str
     writer: str
-    blocks: tuple[int, ...]
+    lease: Lease
     ttl_s: float
     expires_at: float
     stage: Stage = Stage.RESERVED
@@ -148,28 +150,37 @@ class Reservations:
         return sum(held.stage in stages for held in self._held.values())
 
     def blocks(self, attempt: str, writer: str) -> tuple[int, ...] | None:
-        """The blocks `writer` may write now; None unless the attempt is in `writing` by it."""
+        """The own blocks that `writer` may write now; None unless the attempt is in `writing` by it."""
         held = self._held.get(attempt)
         if held is None or held.writer != writer or held.stage is not Stage.WRITING:
             return None
-        return held.blocks
+        return held.lease.own
 
     # The router's commands.
 
-    def reserve(self, attempt: str, num_blocks: int, writer: str, ttl_s: float, now: float) -> bool:
-        """Set blocks aside, all or nothing. An attempt already held is refused.
+    def reserve(
+        self,
+        attempt: str,
+        num_own: int,
+        writer: str,
+        ttl_s: float,
+        now: float,
+        *,
+        shared: Sequence[int] = (),
+    ) -> bool:
+        """Set num_own blocks aside, behind shared ones, all or nothing. An attempt already held is refused.
 
         One free block per running row must remain: a prompt let in on the last blocks would only push
         rows out again that are further on.
         """
         if attempt in self._held:
             return False
-        if self._pool.count(Owner.FREE) - num_blocks < self.count(Stage.ADMITTED):
+        if self._pool.count(Owner.FREE) - num_own < self.count(Stage.ADMITTED):
             return False
-        blocks = self._pool.allocate(Owner.RESERVATION, attempt, num_blocks)
-        if blocks is None:
+        lease = self._pool.lease(attempt, Owner.RESERVATION, num_own, shared)
+        if lease is None:
             return False
-        self._held[attempt] = Reservation(attempt, writer, blocks, ttl_s, now + ttl_s, since=now)
+        self._held[attempt] = Reservation(attempt, writer, lease, ttl_s, now + ttl_s, since=now)
         return True
 
     def admit(self, admit: Admit, now: float) -> list[Effect]:
@@ -192,11 +203,7 @@ class Reservations:
         held = self._held.get(attempt)
         if held is None or held.stage is not Stage.ADMITTED:
             return None
-        blocks = self._pool.allocate(Owner.ROW, attempt, 1)
-        if blocks is None:
-            return None
-        held.blocks += blocks
-        return blocks[0]
+        return self._pool.grow(held.lease)
 
     def evict(self, attempt: str) -> bool:
         """Free a row's blocks; the caller has taken it out of the batch. False if it holds none."""
@@ -217,13 +224,13 @@ class Reservations:
     # The writer's words.
 
     def begin(self, attempt: str, writer: str, now: float) -> tuple[int, ...] | None:
-        """The writer wants to start; its blocks, or None if the reservation is not there for it."""
+        """The writer wants to start; the own blocks to fill, or None if no reservation is there for it."""
         held = self._held.get(attempt)
         if held is None or held.writer != writer or held.stage is not Stage.RESERVED:
             return None
         self._advance(held, Stage.WRITING, now)
         held.expires_at = now + held.ttl_s
-        return held.blocks
+        return held.lease.own
 
     def progress(self, attempt: str, writer: str, now: float) -> None:
         """The writer is alive, and writes or will; renews the expiry."""
@@ -232,7 +239,7 @@ class Reservations:
             held.expires_at = now + held.ttl_s
 
     def written(self, attempt: str, writer: str, num_blocks: int, now: float) -> list[Effect]:
-        """The writer's last word: the cache is whole, and no byte follows."""
+        """The writer's last word: so many of the own blocks are filled, and no byte follows."""
         held = self._by_writer(attempt, writer)
         if held is None:
             return []
@@ -300,20 +307,20 @@ class Reservations:
             return []
         # The newest token is not in the cache yet: the row's first step puts it there.
         num_cached_tokens = held.admit.num_prompt_tokens + len(held.admit.output_ids) - 1
-        needed = blocks_for(num_cached_tokens, self._block_size)
+        needed = blocks_for(num_cached_tokens, self._block_size) - held.lease.num_shared
         if held.num_written < needed:
             detail = f"only {held.num_written} of {needed} blocks were written"
             return self._drop(held, ReleaseReason.HANDOFF_FAILED, detail, now)
-        self._pool.transfer(held.blocks, held.attempt, Owner.RESERVATION, Owner.ROW)
+        self._pool.transfer(held.lease, Owner.ROW)
         self._advance(held, Stage.ADMITTED, now)
-        return [RowReady(held.admit, held.blocks)]
+        return [RowReady(held.admit, tuple(held.lease.blocks))]
 
     def _drop(self, held: Reservation, reason: ReleaseReason, detail: str, now: float) -> list[Effect]:
         dropped = Dropped(held.attempt, reason, detail)
         if held.stage is not Stage.WRITING:
             self._release(held)
             return [dropped]
-        self._pool.transfer(held.blocks, held.attempt, Owner.RESERVATION, Owner.QUARANTINE)
+        self._pool.transfer(held.lease, Owner.QUARANTINE)
         self._advance(held, Stage.QUARANTINED, now)
         return [dropped, StopWriter(held.writer, held.attempt)]
 
@@ -322,7 +329,7 @@ class Reservations:
         return [BlocksFreed(held.attempt)]
 
     def _release(self, held: Reservation) -> None:
-        self._pool.free(held.blocks, held.attempt, OWNER_IN[held.stage])
+        self._pool.release(held.lease)
         del self._held[held.attempt]
 
     def _advance(self, held: Reservation, stage: Stage, now: float) -> None:

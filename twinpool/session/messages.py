@@ -344,7 +344,10 @@ class QuarantineOverdue:
 
 @dataclass(frozen=True, slots=True)
 class BlockCounts:
-    """Blocks of one worker by owner; they sum to its pool. A prefill worker's prompts count as rows."""
+    """Blocks of one worker by owner; they sum to its pool. A prefill worker's prompts count as rows.
+
+    cached: shared blocks, each counted once.
+    """
 
     free: int = 0
     reserved: int = 0
@@ -357,7 +360,7 @@ class BlockCounts:
 class HeldAttempt:
     """What a worker holds of one attempt. stage: where it is in its life there, in one word.
 
-    age_s: seconds it has been in this stage; on a prefill worker, since it came.
+    num_blocks: its own. age_s: seconds it has been in this stage; on a prefill worker, since it came.
     """
 
     attempt: str

@@ -1073,7 +1073,7 @@ class BlockCounts(message.Message):
     rows: builtins.int
     """Blocks of rows, or of prompts on a prefill worker."""
     cached: builtins.int
-    """Blocks kept for reuse."""
+    """Blocks shared by count, or kept to be."""
     quarantined: builtins.int
     """Blocks a writer may still touch."""
     def __init__(
@@ -1106,7 +1106,7 @@ class HeldAttempt(message.Message):
     stage: builtins.str
     """Where it is in its life there, in one word."""
     num_blocks: builtins.int
-    """Its blocks."""
+    """Blocks that are its own."""
     age_s: builtins.float
     """Seconds it has been in this stage; on a prefill worker, since it came."""
     def __init__(
