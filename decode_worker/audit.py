@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from twinpool.kv.audit import Claim, audit_blocks, count_blocks
 from twinpool.kv.pool import BlockPool
 from twinpool.kv.reservations import OWNER_IN, Reservations, Stage
-from twinpool.session.messages import Audited, HeldAttempt
+from twinpool.session.messages import Audited, HeldAttempt, HeldStage
 
 
 def audit_decode(
@@ -22,7 +22,8 @@ def audit_decode(
         Claim(held.attempt, OWNER_IN[held.stage], held.lease.own, held.lease.shared) for held in reservations
     ]
     held_attempts = tuple(
-        HeldAttempt(held.attempt, held.stage, held.lease.num_own, now - held.since) for held in reservations
+        HeldAttempt(held.attempt, HeldStage(held.stage), held.lease.num_own, now - held.since)
+        for held in reservations
     )
     problems = audit_blocks(pool, claims) + _audit_batch(reservations, batch)
     return Audited(audit_id, count_blocks(pool), held_attempts, tuple(problems))

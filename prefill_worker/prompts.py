@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from twinpool.engine.batch import PrefillChunk, SamplingRow
 from twinpool.kv.pool import Lease
-from twinpool.session.messages import Prefill
+from twinpool.session.messages import HeldStage, Prefill
 from twinpool.transfer.port import HandoffSender
 
 
@@ -51,11 +51,11 @@ class Prompt:
         return len(self.token_ids) - self.num_computed
 
     @property
-    def stage(self) -> str:
-        """Where it is in its life, in one word; see `prefill_worker.loop`."""
+    def stage(self) -> HeldStage:
+        """Where it is in its life; see `prefill_worker.loop`."""
         if not self.blocks:
-            return "waiting"
-        return "reading" if self.num_remaining else "handing_off"
+            return HeldStage.WAITING
+        return HeldStage.READING if self.num_remaining else HeldStage.HANDING_OFF
 
     def chunk(self, num_tokens: int) -> PrefillChunk:
         """The next num_tokens; the last chunk draws the first token."""

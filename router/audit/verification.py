@@ -14,8 +14,7 @@ from enum import StrEnum
 
 from router.scheduling.fleet import Worker
 from router.scheduling.requests import Phase, RequestState
-from twinpool.kv.reservations import Stage
-from twinpool.session.messages import Audited, BlockCounts
+from twinpool.session.messages import Audited, BlockCounts, HeldStage
 from twinpool.types import Pool
 from twinpool.views import Verification, VerifiedWorker
 
@@ -93,7 +92,7 @@ def compare(books: Books, audited: Audited) -> Finding:
     """One worker's audit, beside the books of the moment at which it came."""
     held = {each.attempt for each in audited.held}
     # A quarantined attempt has been reported gone: only its writer may still know it.
-    active = {each.attempt for each in audited.held if each.stage != Stage.QUARANTINED}
+    active = {each.attempt for each in audited.held if each.stage is not HeldStage.QUARANTINED}
     doubts = {
         Doubt.ORPHAN: active - books.due - books.unanswered - books.leaving,
         Doubt.MISSING: books.due - active,
@@ -165,5 +164,5 @@ def _overdue(audited: Audited, quarantine_report_s: float) -> list[str]:
     return [
         f"{each.num_blocks} blocks of {each.attempt} have been quarantined for {each.age_s:.1f} s"
         for each in audited.held
-        if each.stage == Stage.QUARANTINED and each.age_s > quarantine_report_s
+        if each.stage is HeldStage.QUARANTINED and each.age_s > quarantine_report_s
     ]

@@ -12,13 +12,12 @@ import grpc
 from twinpool.channels import cluster_channel
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.logs import without_words
-from twinpool.session.command_codec import command_to_pb
-from twinpool.session.event_codec import event_from_pb
+from twinpool.session.codec import COMMANDS, EVENTS
 from twinpool.session.limits import SECRET_KEY, SESSION_OPTIONS
 from twinpool.session.messages import Command, Event, Hello
-from twinpool.session.wire_values import UnknownMessage
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.v1 import worker_pb2_grpc as pb_grpc
+from twinpool.wire import UnknownMessage
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class WorkerSession:
             await self.close()
             raise StartFailed(f"no session: {error}") from error
         with contextlib.suppress(UnknownMessage):
-            event = event_from_pb(first) if isinstance(first, pb.SessionResponse) else None
+            event = EVENTS.decode(first) if isinstance(first, pb.SessionResponse) else None
             if isinstance(event, Hello):
                 return event
         await self.close()
@@ -69,7 +68,7 @@ class WorkerSession:
         writer = asyncio.create_task(self._write(self._call))
         try:
             while isinstance(response := await self._call.read(), pb.SessionResponse):
-                listener(event_from_pb(response))
+                listener(EVENTS.decode(response))
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.ABORTED:
                 raise TakenOver(str(error.details())) from error
@@ -92,7 +91,7 @@ class WorkerSession:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             try:
                 while True:
-                    await call.write(command_to_pb(await self._outgoing.get()))
+                    await call.write(COMMANDS.encode(await self._outgoing.get()))
             except (TypeError, ValueError) as error:
                 # A command that cannot be written: a session that says nothing more must not look well.
                 log.error("a command could not be sent:\n%s", without_words(error))

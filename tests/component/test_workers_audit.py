@@ -12,7 +12,16 @@ from tests.component.running_workers import NUM_BLOCKS, RunningWorkers
 from tests.reference import reference_case
 from tests.scripted_transport import Fault
 from twinpool.kv.pool import BlockPool, Owner
-from twinpool.session.messages import Audit, Audited, BlockCounts, Evict, HeldAttempt, Released, Revoke
+from twinpool.session.messages import (
+    Audit,
+    Audited,
+    BlockCounts,
+    Evict,
+    HeldAttempt,
+    HeldStage,
+    Released,
+    Revoke,
+)
 
 SHORT = reference_case("33 tokens")
 """Three blocks of prompt; with its reservation for what follows, three as well."""
@@ -46,7 +55,7 @@ async def test_a_reservation_is_held_from_its_grant_to_its_revocation(router: Ro
     await router.reserve(attempt, 40)
     audited = await audit(router.decode)
     assert audited.blocks == BlockCounts(free=NUM_BLOCKS - 3, reserved=3)
-    assert audited.held == (HeldAttempt(attempt, "reserved", 3, 0.0),)
+    assert audited.held == (HeldAttempt(attempt, HeldStage.RESERVED, 3, 0.0),)
     router.decode.send(Revoke(attempt))
     assert (await audit(router.decode)).held == ()
 
@@ -58,7 +67,7 @@ async def test_a_hand_off_is_held_as_writing_until_its_last_word(
     attempt, _ = await router.start(SHORT.prompt_ids, 3)
     assert await asyncio.to_thread(late.reached.wait, 10.0)
     reading = asyncio.create_task(audit(router.prefill))
-    assert (await audit(router.decode)).held == (HeldAttempt(attempt, "writing", 3, 0.0),)
+    assert (await audit(router.decode)).held == (HeldAttempt(attempt, HeldStage.WRITING, 3, 0.0),)
     late.let_go.set()
     assert not (await reading).problems
     router.decode.send(Evict(attempt))

@@ -18,6 +18,7 @@ from router.faces.grpc.errors import call_status
 from twinpool.errors import TwinpoolError
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import operations_pb2 as ops
+from twinpool.v1 import types_pb2
 from twinpool.v1.inference_pb2_grpc import InferenceServicer, add_InferenceServicer_to_server
 from twinpool.v1.operations_pb2_grpc import OperationsServicer, add_OperationsServicer_to_server
 
@@ -34,7 +35,7 @@ SUMMARY = pb.Summary(
 CHUNKS = (
     pb.Chunk(text="caf", token_ids=[7]),
     pb.Chunk(text="", token_ids=[8]),
-    pb.Chunk(text="é", token_ids=[9], finish_reason=pb.FINISH_REASON_LENGTH, summary=SUMMARY),
+    pb.Chunk(text="é", token_ids=[9], finish_reason=types_pb2.FINISH_REASON_LENGTH, summary=SUMMARY),
 )
 
 
@@ -120,7 +121,7 @@ class FakeInference(InferenceServicer):
                 trailers = (("grpc-status-details-bin", b"\xff\xff"),)
                 await context.abort(grpc.StatusCode.INTERNAL, "broken details", trailers)
             case "echo":
-                yield pb.Chunk(text=text, finish_reason=pb.FINISH_REASON_STOP, summary=SUMMARY)
+                yield pb.Chunk(text=text, finish_reason=types_pb2.FINISH_REASON_STOP, summary=SUMMARY)
             case _:
                 for chunk in CHUNKS:
                     yield chunk
@@ -133,7 +134,7 @@ class FakeOperations(OperationsServicer):
         pair = ops.PairStatus(prefill="prefill-0", decode="decode-0", transport="shm", ready=True)
         worker = ops.WorkerStatus(
             id="decode-0",
-            pool=ops.POOL_DECODE,
+            pool=types_pb2.POOL_DECODE,
             state=ops.WORKER_STATE_READY,
             pid=42,
             node="127.0.0.1",
@@ -159,7 +160,7 @@ class FakeOperations(OperationsServicer):
             workers=[
                 ops.WorkerVerification(
                     id="decode-0",
-                    pool=ops.POOL_DECODE,
+                    pool=types_pb2.POOL_DECODE,
                     incarnation="abc",
                     answered=True,
                     blocks_total=100,

@@ -14,7 +14,7 @@ from tests.contract.fake_server import FakeServer
 from twinpool import errors
 from twinpool.cli.app import main
 from twinpool.cli.exits import Exit
-from twinpool.v1 import inference_pb2, operations_pb2
+from twinpool.v1 import inference_pb2, operations_pb2, types_pb2
 
 Capture = pytest.CaptureFixture[str]
 
@@ -268,7 +268,7 @@ def test_doctor_names_the_hop_that_fails(server: FakeServer, capsys: Capture) ->
 def test_scale_asks_for_sizes_and_waits_until_they_are_there(server: FakeServer, capsys: Capture) -> None:
     assert main(["scale", "decode=1", "--target", server.target]) == 0
     assert capsys.readouterr().out == "decode: 1 -> 1\n"
-    asked = operations_pb2.SetPoolSizeRequest(pool=operations_pb2.POOL_DECODE, size=1)
+    asked = operations_pb2.SetPoolSizeRequest(pool=types_pb2.POOL_DECODE, size=1)
     assert server.operations.asked == [asked]
 
 
@@ -297,4 +297,4 @@ def test_restart_tells_of_each_worker(server: FakeServer, capsys: Capture) -> No
         "decode-1 is ready again as decode-1-new",
     ]
     (asked,) = server.operations.asked
-    assert asked == operations_pb2.RestartWorkersRequest(pool=operations_pb2.POOL_DECODE)
+    assert asked == operations_pb2.RestartWorkersRequest(pool=types_pb2.POOL_DECODE)

@@ -12,7 +12,7 @@ import pytest
 from router.dispatch.worker_session import WorkerSession
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.session import server as session_server
-from twinpool.session.command_codec import command_to_pb
+from twinpool.session.codec import COMMANDS, EVENTS
 from twinpool.session.limits import SECRET_KEY
 from twinpool.session.messages import Command, Event, Evict, Granted, Hello, LoadReport, Refused
 from twinpool.session.server import SessionServer
@@ -200,12 +200,12 @@ async def test_older_session_that_cannot_end_is_obeyed_no_more(served: Served, a
 
     async with grpc.aio.insecure_channel(served.address) as channel:
         call = pb_grpc.WorkerStub(channel).Session(requests(), metadata=((SECRET_KEY, SECRET),))
-        await commands.put(command_to_pb(Evict("before")))
+        await commands.put(COMMANDS.encode(Evict("before")))
         await served.worker.wait_for(lambda: Evict("before") in served.worker.commands)
         for _ in range(64):
             served.server.publish(Refused("x" * 1024 * 1024, LoadReport()))
         await another.open()
-        await commands.put(command_to_pb(Evict("after")))
+        await commands.put(COMMANDS.encode(Evict("after")))
         # The older session's reader ends with the command that it must not obey.
         another.send(Evict("newer"))
         await served.worker.wait_for(lambda: Evict("newer") in served.worker.commands)
@@ -228,7 +228,7 @@ async def test_unknown_event_ends_the_session_with_a_reason(
     await router.open()
     served.server.publish(granted(1))
     await router.wait_for(1)
-    monkeypatch.setattr(session_server, "event_to_pb", lambda event: pb.SessionResponse())
+    monkeypatch.setattr(EVENTS, "encode", lambda event: pb.SessionResponse())
     served.server.publish(granted(2))
     assert (await router.end()).startswith("session given up: unknown event")
     assert router.events == [granted(1)]
@@ -237,7 +237,7 @@ async def test_unknown_event_ends_the_session_with_a_reason(
 async def test_unknown_introduction_is_none(
     served: Served, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_server, "event_to_pb", lambda event: pb.SessionResponse())
+    monkeypatch.setattr(EVENTS, "encode", lambda event: pb.SessionResponse())
     with pytest.raises(StartFailed, match="did not introduce itself"):
         await router.open()
 

@@ -10,10 +10,10 @@ import pytest
 from router.audit import auditor
 from router.audit.auditor import Auditor
 from tests.unit.small_fleet import SmallFleet
-from twinpool.session.messages import Audit, Audited, BlockCounts, HeldAttempt
+from twinpool.session.messages import Audit, Audited, BlockCounts, HeldAttempt, HeldStage
 from twinpool.views import Verification
 
-ORPHAN = HeldAttempt("try-9", "admitted", 2, 1.0)
+ORPHAN = HeldAttempt("try-9", HeldStage.ADMITTED, 2, 1.0)
 
 Answer = Callable[[str], tuple[HeldAttempt, ...] | None]
 """What a worker holds, by its id; None: it does not answer."""

@@ -10,7 +10,7 @@ from decode_worker.audit import audit_decode
 from twinpool.kv.audit import Claim, audit_blocks, count_blocks
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import Reservations
-from twinpool.session.messages import Admit, Audited, BlockCounts, HeldAttempt
+from twinpool.session.messages import Admit, Audited, BlockCounts, HeldAttempt, HeldStage
 from twinpool.types import RowParams
 
 WRITER = "p0-1"
@@ -143,11 +143,11 @@ def test_a_decode_workers_books_name_every_attempt_with_its_stage_blocks_and_age
     audited = Books().audit()
     assert audited.blocks == BlockCounts(free=6, reserved=6, rows=2, quarantined=2)
     assert audited.held == (
-        HeldAttempt("reserved", "reserved", 2, 9.0),
-        HeldAttempt("writing", "writing", 2, 8.0),
-        HeldAttempt("written", "written", 2, 7.0),
-        HeldAttempt("admitted", "admitted", 2, 6.0),
-        HeldAttempt("quarantined", "quarantined", 2, 5.0),
+        HeldAttempt("reserved", HeldStage.RESERVED, 2, 9.0),
+        HeldAttempt("writing", HeldStage.WRITING, 2, 8.0),
+        HeldAttempt("written", HeldStage.WRITTEN, 2, 7.0),
+        HeldAttempt("admitted", HeldStage.ADMITTED, 2, 6.0),
+        HeldAttempt("quarantined", HeldStage.QUARANTINED, 2, 5.0),
     )
     assert audited.problems == ()
 

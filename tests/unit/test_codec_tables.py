@@ -11,11 +11,11 @@ import pytest
 from router.faces.grpc.inference_codec import FINISH_REASONS
 from router.faces.grpc.operations_codec import HOPS, POOLS, WORKER_STATES
 from router.telemetry.series import METHODS
-from twinpool.v1 import inference_pb2, operations_pb2
+from twinpool.v1 import inference_pb2, operations_pb2, types_pb2
 
 TABLES = {
-    "FinishReason": (FINISH_REASONS, inference_pb2.FinishReason, {0}),
-    "Pool": (POOLS, operations_pb2.Pool, {0}),
+    "FinishReason": (FINISH_REASONS, types_pb2.FinishReason, {0}),
+    "Pool": (POOLS, types_pb2.Pool, {0}),
     "WorkerState": (WORKER_STATES, operations_pb2.WorkerState, {0}),
     "Hop": (HOPS, operations_pb2.Hop, set()),
 }

@@ -22,13 +22,13 @@ EMPTY = Books("d0", Pool.DECODE, "d0-1", 8)
 def audited(*held: m.HeldAttempt, free: int | None = None, problems: tuple[str, ...] = ()) -> m.Audited:
     """The books of a worker with eight blocks."""
     taken = sum(each.num_blocks for each in held)
-    quarantined = sum(each.num_blocks for each in held if each.stage == "quarantined")
+    quarantined = sum(each.num_blocks for each in held if each.stage is m.HeldStage.QUARANTINED)
     free = 8 - taken if free is None else free
     blocks = m.BlockCounts(free=free, rows=taken - quarantined, quarantined=quarantined)
     return m.Audited("audit", blocks, held, problems)
 
 
-def row(attempt: str = A, *, stage: str = "admitted", age_s: float = 1.0) -> m.HeldAttempt:
+def row(attempt: str = A, *, stage: m.HeldStage = m.HeldStage.ADMITTED, age_s: float = 1.0) -> m.HeldAttempt:
     return m.HeldAttempt(attempt, stage, 2, age_s)
 
 
@@ -116,7 +116,7 @@ DOUBTS = [
     ),
     (
         replace(EMPTY, due=frozenset({A})),
-        (row(stage="quarantined"),),
+        (row(stage=m.HeldStage.QUARANTINED),),
         Doubt.MISSING,
         "it does not hold try-1, which the scheduler has placed there",
     ),
@@ -190,7 +190,7 @@ def test_counts_that_do_not_add_up_are_a_problem() -> None:
 
 @pytest.mark.parametrize(("age_s", "is_problem"), [(1.9, False), (2.1, True)])
 def test_a_quarantine_is_no_orphan_and_a_problem_when_it_lasts(age_s: float, is_problem: bool) -> None:
-    found = finding(EMPTY, audited(row(stage="quarantined", age_s=age_s)))
+    found = finding(EMPTY, audited(row(stage=m.HeldStage.QUARANTINED, age_s=age_s)))
     assert not found.doubts
     assert problems(found) == (("2 blocks of try-1 have been quarantined for 2.1 s",) if is_problem else ())
 
@@ -216,7 +216,7 @@ def test_at_rest_nothing_is_held_known_or_asked_for() -> None:
 
 
 def test_waiting_prompts_hold_no_block_and_are_no_rest() -> None:
-    waiting = m.HeldAttempt(A, "waiting", 0, 0.1)
+    waiting = m.HeldAttempt(A, m.HeldStage.WAITING, 0, 0.1)
     assert not verdict(finding(EMPTY, audited(waiting))).at_rest
 
 

@@ -10,14 +10,15 @@ from twinpool.client.values import Chunk, Options, Prompt, Summary
 from twinpool.errors import InternalError, InvalidRequest
 from twinpool.types import FinishReason, ModelCard, ServedBy, Timing, Usage
 from twinpool.v1 import inference_pb2 as pb
+from twinpool.v1 import types_pb2
 
 _SAMPLING_FIELDS = ("max_tokens", "temperature", "top_k", "top_p", "seed", "ignore_eos")
 _OUTPUT_FIELDS = ("skip_special_tokens", "return_prompt_token_ids")
 _FINISH_REASONS = {
-    pb.FINISH_REASON_UNSPECIFIED: None,
-    pb.FINISH_REASON_STOP: FinishReason.STOP,
-    pb.FINISH_REASON_LENGTH: FinishReason.LENGTH,
-    pb.FINISH_REASON_ABORT: FinishReason.ABORT,
+    types_pb2.FINISH_REASON_UNSPECIFIED: None,
+    types_pb2.FINISH_REASON_STOP: FinishReason.STOP,
+    types_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    types_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
 }
 
 

@@ -10,8 +10,9 @@ from twinpool.errors import InternalError
 from twinpool.totals import Totals
 from twinpool.types import Pool, Timing, WorkerState
 from twinpool.v1 import operations_pb2 as pb
+from twinpool.v1 import types_pb2
 
-_POOLS = {pb.POOL_PREFILL: Pool.PREFILL, pb.POOL_DECODE: Pool.DECODE}
+_POOLS = {types_pb2.POOL_PREFILL: Pool.PREFILL, types_pb2.POOL_DECODE: Pool.DECODE}
 _NUMBERS = {pool: number for number, pool in _POOLS.items()}
 _STATES = {
     pb.WORKER_STATE_STARTING: WorkerState.STARTING,

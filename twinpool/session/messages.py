@@ -1,6 +1,6 @@
 """What the router and its workers say to each other, as frozen dataclasses.
 
-`twinpool.session.command_codec` and `event_codec` turn them into protobuf and back;
+`twinpool.session.codec` turns them into protobuf and back, field by field of the same name;
 `proto/twinpool/v1/worker.proto` comments every field. An `attempt` is one try of one choice and is never
 used twice.
 """
@@ -356,15 +356,28 @@ class BlockCounts:
     quarantined: int = 0
 
 
+class HeldStage(StrEnum):
+    """Where an attempt is in its life: the first three on a prefill worker, the others on a decode worker."""
+
+    WAITING = "waiting"
+    READING = "reading"
+    HANDING_OFF = "handing_off"
+    RESERVED = "reserved"
+    WRITING = "writing"
+    WRITTEN = "written"
+    ADMITTED = "admitted"
+    QUARANTINED = "quarantined"
+
+
 @dataclass(frozen=True, slots=True)
 class HeldAttempt:
-    """What a worker holds of one attempt. stage: where it is in its life there, in one word.
+    """What a worker holds of one attempt.
 
     num_blocks: its own. age_s: seconds it has been in this stage; on a prefill worker, since it came.
     """
 
     attempt: str
-    stage: str
+    stage: HeldStage
     num_blocks: int
     age_s: float
 

@@ -19,8 +19,7 @@ from typing import Protocol, TypeVarTuple
 
 import grpc
 
-from twinpool.session.command_codec import command_from_pb
-from twinpool.session.event_codec import event_to_pb
+from twinpool.session.codec import COMMANDS, EVENTS
 from twinpool.session.limits import SECRET_KEY, SESSION_OPTIONS, TAKEN_OVER
 from twinpool.session.messages import Command, Event, Hello
 from twinpool.v1 import worker_pb2 as pb
@@ -90,9 +89,9 @@ class _WorkerServicer(pb_grpc.WorkerServicer):
         self.alone_since = None
         reader = asyncio.create_task(self._read(session, request_iterator))
         try:
-            yield event_to_pb(self._handler.hello())
+            yield EVENTS.encode(self._handler.hello())
             while (event := await session.outgoing.get()) is not None:
-                yield event_to_pb(event)
+                yield EVENTS.encode(event)
             if session.superseded:
                 await context.abort(grpc.StatusCode.ABORTED, TAKEN_OVER)
             if reader.done():
@@ -126,7 +125,7 @@ class _WorkerServicer(pb_grpc.WorkerServicer):
             async for request in requests:
                 if self._current is not session:
                     return  # a newer session took over; this one's end may still have to be written
-                self._handler.command(command_from_pb(request))
+                self._handler.command(COMMANDS.decode(request))
         except Exception:
             log.exception("the session with the router failed")
             raise

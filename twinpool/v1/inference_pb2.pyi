@@ -8,6 +8,7 @@ from google.protobuf import descriptor as descriptor
 from google.protobuf import message as message
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
+from twinpool.v1 import types_pb2 as types_pb2
 import builtins as builtins
 import sys
 import typing as typing
@@ -18,33 +19,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: descriptor.FileDescriptor
-
-class _FinishReason:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _FinishReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_FinishReason.ValueType], builtins.type):
-    DESCRIPTOR: descriptor.EnumDescriptor
-    FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
-    """Not ended yet."""
-    FINISH_REASON_STOP: _FinishReason.ValueType  # 1
-    """The model ended the text itself."""
-    FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
-    """max_tokens was reached."""
-    FINISH_REASON_ABORT: _FinishReason.ValueType  # 3
-    """Ended by an Abort call."""
-
-class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
-    """Why a choice ended."""
-
-FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
-"""Not ended yet."""
-FINISH_REASON_STOP: FinishReason.ValueType  # 1
-"""The model ended the text itself."""
-FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
-"""max_tokens was reached."""
-FINISH_REASON_ABORT: FinishReason.ValueType  # 3
-"""Ended by an Abort call."""
 
 class _AbortOutcome:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -435,7 +409,7 @@ class Chunk(message.Message):
     """Which answer this belongs to, from 0."""
     text: builtins.str
     """New text; may be empty while a character's bytes are still incomplete."""
-    finish_reason: FinishReason.ValueType
+    finish_reason: types_pb2.FinishReason.ValueType
     """Set in the choice's last message only."""
     @builtins.property
     def token_ids(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -451,7 +425,7 @@ class Chunk(message.Message):
         choice_index: builtins.int = ...,
         text: builtins.str = ...,
         token_ids: abc.Iterable[builtins.int] | None = ...,
-        finish_reason: FinishReason.ValueType = ...,
+        finish_reason: types_pb2.FinishReason.ValueType = ...,
         summary: Summary | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["summary", b"summary"]  # noqa: Y015

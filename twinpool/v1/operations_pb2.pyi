@@ -8,6 +8,7 @@ from google.protobuf import descriptor as descriptor
 from google.protobuf import message as message
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
+from twinpool.v1 import types_pb2 as types_pb2
 import builtins as builtins
 import sys
 import typing as typing
@@ -18,29 +19,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: descriptor.FileDescriptor
-
-class _Pool:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _PoolEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_Pool.ValueType], builtins.type):
-    DESCRIPTOR: descriptor.EnumDescriptor
-    POOL_UNSPECIFIED: _Pool.ValueType  # 0
-    """Never sent."""
-    POOL_PREFILL: _Pool.ValueType  # 1
-    """Reads prompts."""
-    POOL_DECODE: _Pool.ValueType  # 2
-    """Writes answers."""
-
-class Pool(_Pool, metaclass=_PoolEnumTypeWrapper):
-    """Which pool a worker belongs to."""
-
-POOL_UNSPECIFIED: Pool.ValueType  # 0
-"""Never sent."""
-POOL_PREFILL: Pool.ValueType  # 1
-"""Reads prompts."""
-POOL_DECODE: Pool.ValueType  # 2
-"""Writes answers."""
 
 class _WorkerState:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -137,7 +115,7 @@ class WorkerStatus(message.Message):
     REASON_FIELD_NUMBER: builtins.int
     id: builtins.str
     """Its name, kept by its replacement."""
-    pool: Pool.ValueType
+    pool: types_pb2.Pool.ValueType
     """Its pool."""
     state: WorkerState.ValueType
     """Its state."""
@@ -165,7 +143,7 @@ class WorkerStatus(message.Message):
         self,
         *,
         id: builtins.str = ...,
-        pool: Pool.ValueType = ...,
+        pool: types_pb2.Pool.ValueType = ...,
         state: WorkerState.ValueType = ...,
         pid: builtins.int = ...,
         node: builtins.str = ...,
@@ -193,7 +171,7 @@ class PoolTarget(message.Message):
     POOL_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
     MOST_RUNNING_FIELD_NUMBER: builtins.int
-    pool: Pool.ValueType
+    pool: types_pb2.Pool.ValueType
     """The pool."""
     size: builtins.int
     """Workers wanted."""
@@ -202,7 +180,7 @@ class PoolTarget(message.Message):
     def __init__(
         self,
         *,
-        pool: Pool.ValueType = ...,
+        pool: types_pb2.Pool.ValueType = ...,
         size: builtins.int = ...,
         most_running: builtins.int = ...,
     ) -> None: ...
@@ -647,7 +625,7 @@ class WorkerVerification(message.Message):
     PROBLEMS_FIELD_NUMBER: builtins.int
     id: builtins.str
     """Its id."""
-    pool: Pool.ValueType
+    pool: types_pb2.Pool.ValueType
     """Its pool."""
     incarnation: builtins.str
     """The life of its process that was asked."""
@@ -671,7 +649,7 @@ class WorkerVerification(message.Message):
         self,
         *,
         id: builtins.str = ...,
-        pool: Pool.ValueType = ...,
+        pool: types_pb2.Pool.ValueType = ...,
         incarnation: builtins.str = ...,
         answered: builtins.bool = ...,
         blocks_total: builtins.int = ...,
@@ -719,14 +697,14 @@ class SetPoolSizeRequest(message.Message):
 
     POOL_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
-    pool: Pool.ValueType
+    pool: types_pb2.Pool.ValueType
     """The pool."""
     size: builtins.int
     """Workers, 1 to 256."""
     def __init__(
         self,
         *,
-        pool: Pool.ValueType = ...,
+        pool: types_pb2.Pool.ValueType = ...,
         size: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -800,13 +778,13 @@ class RestartWorkersRequest(message.Message):
     POOL_FIELD_NUMBER: builtins.int
     worker_id: builtins.str
     """One worker's id, such as decode-1."""
-    pool: Pool.ValueType
+    pool: types_pb2.Pool.ValueType
     """All workers of a pool."""
     def __init__(
         self,
         *,
         worker_id: builtins.str = ...,
-        pool: Pool.ValueType = ...,
+        pool: types_pb2.Pool.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["pool", b"pool", "which", b"which", "worker_id", b"worker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...

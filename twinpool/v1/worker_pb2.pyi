@@ -8,6 +8,7 @@ from google.protobuf import descriptor as descriptor
 from google.protobuf import message as message
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
+from twinpool.v1 import types_pb2 as types_pb2
 import builtins as builtins
 import sys
 import typing as typing
@@ -92,6 +93,53 @@ RELEASE_REASON_GONE: ReleaseReason.ValueType  # 5
 """It was not there: the answer to a command about an attempt the worker does not hold."""
 RELEASE_REASON_FAILED: ReleaseReason.ValueType  # 6
 """The engine failed; the detail is in its log."""
+
+class _HeldStage:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HeldStageEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_HeldStage.ValueType], builtins.type):
+    DESCRIPTOR: descriptor.EnumDescriptor
+    HELD_STAGE_UNSPECIFIED: _HeldStage.ValueType  # 0
+    """Never sent."""
+    HELD_STAGE_WAITING: _HeldStage.ValueType  # 1
+    """On a prefill worker: it has no blocks yet."""
+    HELD_STAGE_READING: _HeldStage.ValueType  # 2
+    """On a prefill worker: its prompt is being read."""
+    HELD_STAGE_HANDING_OFF: _HeldStage.ValueType  # 3
+    """On a prefill worker: its prompt is read, and its last blocks are on their way."""
+    HELD_STAGE_RESERVED: _HeldStage.ValueType  # 4
+    """On a decode worker: blocks are set aside."""
+    HELD_STAGE_WRITING: _HeldStage.ValueType  # 5
+    """On a decode worker: they are being written."""
+    HELD_STAGE_WRITTEN: _HeldStage.ValueType  # 6
+    """On a decode worker: the cache has arrived, and Admit has not."""
+    HELD_STAGE_ADMITTED: _HeldStage.ValueType  # 7
+    """On a decode worker: it is a row."""
+    HELD_STAGE_QUARANTINED: _HeldStage.ValueType  # 8
+    """On a decode worker: given up, and its writer may still touch the blocks."""
+
+class HeldStage(_HeldStage, metaclass=_HeldStageEnumTypeWrapper):
+    """Where an attempt is in its life on a worker."""
+
+HELD_STAGE_UNSPECIFIED: HeldStage.ValueType  # 0
+"""Never sent."""
+HELD_STAGE_WAITING: HeldStage.ValueType  # 1
+"""On a prefill worker: it has no blocks yet."""
+HELD_STAGE_READING: HeldStage.ValueType  # 2
+"""On a prefill worker: its prompt is being read."""
+HELD_STAGE_HANDING_OFF: HeldStage.ValueType  # 3
+"""On a prefill worker: its prompt is read, and its last blocks are on their way."""
+HELD_STAGE_RESERVED: HeldStage.ValueType  # 4
+"""On a decode worker: blocks are set aside."""
+HELD_STAGE_WRITING: HeldStage.ValueType  # 5
+"""On a decode worker: they are being written."""
+HELD_STAGE_WRITTEN: HeldStage.ValueType  # 6
+"""On a decode worker: the cache has arrived, and Admit has not."""
+HELD_STAGE_ADMITTED: HeldStage.ValueType  # 7
+"""On a decode worker: it is a row."""
+HELD_STAGE_QUARANTINED: HeldStage.ValueType  # 8
+"""On a decode worker: given up, and its writer may still touch the blocks."""
 
 @typing.final
 class SessionRequest(message.Message):
@@ -425,7 +473,7 @@ class Prefill(message.Message):
     choice_index: builtins.int
     """Which answer of the request."""
     decode: builtins.str
-    """Incarnation of the decode worker that reserved blocks; empty without a hand-off."""
+    """Incarnation of the decode worker that reserved blocks; absent without a hand-off."""
     arrival: builtins.int
     """The request's place among all of this router's by first arrival, kept when it resumes; the lower is the older."""
     @builtins.property
@@ -448,14 +496,16 @@ class Prefill(message.Message):
         prompt_ids: abc.Iterable[builtins.int] | None = ...,
         output_ids: abc.Iterable[builtins.int] | None = ...,
         params: RowParams | None = ...,
-        decode: builtins.str = ...,
+        decode: builtins.str | None = ...,
         arrival: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["params", b"params"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["_decode", b"_decode", "decode", b"decode", "params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["arrival", b"arrival", "attempt", b"attempt", "choice_index", b"choice_index", "decode", b"decode", "output_ids", b"output_ids", "params", b"params", "prompt_ids", b"prompt_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["_decode", b"_decode", "arrival", b"arrival", "attempt", b"attempt", "choice_index", b"choice_index", "decode", b"decode", "output_ids", b"output_ids", "params", b"params", "prompt_ids", b"prompt_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__decode: _TypeAlias = typing.Literal["decode"]  # noqa: Y015
+    _WhichOneofArgType__decode: _TypeAlias = typing.Literal["_decode", b"_decode"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decode) -> _WhichOneofReturnType__decode | None: ...
 
 @typing.final
 class CancelPrefill(message.Message):
@@ -642,8 +692,8 @@ class Hello(message.Message):
     BLOCK_SIZE_FIELD_NUMBER: builtins.int
     ENDPOINT_FIELD_NUMBER: builtins.int
     KV_BYTES_FIELD_NUMBER: builtins.int
-    pool: builtins.str
-    """prefill or decode."""
+    pool: types_pb2.Pool.ValueType
+    """Which half of the work it does."""
     incarnation: builtins.str
     """This life of its process."""
     pid: builtins.int
@@ -661,7 +711,7 @@ class Hello(message.Message):
     def __init__(
         self,
         *,
-        pool: builtins.str = ...,
+        pool: types_pb2.Pool.ValueType = ...,
         incarnation: builtins.str = ...,
         pid: builtins.int = ...,
         blocks_total: builtins.int = ...,
@@ -740,8 +790,8 @@ class FirstToken(message.Message):
     """Its index in the token log."""
     token: builtins.int
     """The token."""
-    finish_reason: builtins.str
-    """Empty, stop or length."""
+    finish_reason: types_pb2.FinishReason.ValueType
+    """Why the choice ended with it; unspecified where it goes on."""
     num_computed_tokens: builtins.int
     """Prompt and log tokens computed."""
     def __init__(
@@ -750,7 +800,7 @@ class FirstToken(message.Message):
         attempt: builtins.str = ...,
         position: builtins.int = ...,
         token: builtins.int = ...,
-        finish_reason: builtins.str = ...,
+        finish_reason: types_pb2.FinishReason.ValueType = ...,
         num_computed_tokens: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -923,15 +973,15 @@ class RowToken(message.Message):
     """Index in the token log."""
     token: builtins.int
     """The token."""
-    finish_reason: builtins.str
-    """Empty, stop or length."""
+    finish_reason: types_pb2.FinishReason.ValueType
+    """Why the choice ended with it; unspecified where it goes on."""
     def __init__(
         self,
         *,
         attempt: builtins.str = ...,
         position: builtins.int = ...,
         token: builtins.int = ...,
-        finish_reason: builtins.str = ...,
+        finish_reason: types_pb2.FinishReason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
@@ -1103,8 +1153,8 @@ class HeldAttempt(message.Message):
     AGE_S_FIELD_NUMBER: builtins.int
     attempt: builtins.str
     """The attempt."""
-    stage: builtins.str
-    """Where it is in its life there, in one word."""
+    stage: HeldStage.ValueType
+    """Where it is in its life there."""
     num_blocks: builtins.int
     """Blocks that are its own."""
     age_s: builtins.float
@@ -1113,7 +1163,7 @@ class HeldAttempt(message.Message):
         self,
         *,
         attempt: builtins.str = ...,
-        stage: builtins.str = ...,
+        stage: HeldStage.ValueType = ...,
         num_blocks: builtins.int = ...,
         age_s: builtins.float = ...,
     ) -> None: ...

@@ -17,12 +17,13 @@ from router.entrance.asked import (
 from router.entrance.chunks import Chunk, Summary
 from twinpool.types import FinishReason, ModelCard
 from twinpool.v1 import inference_pb2 as pb
+from twinpool.v1 import types_pb2
 
-FINISH_REASONS: Mapping[FinishReason, pb.FinishReason.ValueType] = MappingProxyType(
+FINISH_REASONS: Mapping[FinishReason, types_pb2.FinishReason.ValueType] = MappingProxyType(
     {
-        FinishReason.STOP: pb.FINISH_REASON_STOP,
-        FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
-        FinishReason.ABORT: pb.FINISH_REASON_ABORT,
+        FinishReason.STOP: types_pb2.FINISH_REASON_STOP,
+        FinishReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
+        FinishReason.ABORT: types_pb2.FINISH_REASON_ABORT,
     }
 )
 

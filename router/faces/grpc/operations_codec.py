@@ -9,10 +9,11 @@ from types import MappingProxyType
 from twinpool.errors import InvalidRequest
 from twinpool.types import Pool, WorkerState
 from twinpool.v1 import operations_pb2 as pb
+from twinpool.v1 import types_pb2
 from twinpool.views import Hop, PairCheck, PairView, Snapshot, Verification, VerifiedWorker, WorkerView
 
-POOLS: Mapping[Pool, pb.Pool.ValueType] = MappingProxyType(
-    {Pool.PREFILL: pb.POOL_PREFILL, Pool.DECODE: pb.POOL_DECODE}
+POOLS: Mapping[Pool, types_pb2.Pool.ValueType] = MappingProxyType(
+    {Pool.PREFILL: types_pb2.POOL_PREFILL, Pool.DECODE: types_pb2.POOL_DECODE}
 )
 WORKER_STATES: Mapping[WorkerState, pb.WorkerState.ValueType] = MappingProxyType(
     {
@@ -41,7 +42,7 @@ def interval_s(message: pb.WatchStatusRequest) -> float:
     return message.interval_s if message.HasField("interval_s") else 1.0
 
 
-def pool(value: pb.Pool.ValueType, field: str = "pool") -> Pool:
+def pool(value: types_pb2.Pool.ValueType, field: str = "pool") -> Pool:
     """Read a pool. Raises InvalidRequest."""
     for each, number in POOLS.items():
         if number == value:

@@ -11,7 +11,7 @@ from typing import Self
 from router.dispatch.streams import Outputs
 from router.scheduling.values import Ending, Output, Request
 from twinpool.errors import DuplicateRequestId, InvalidRequest, StartFailed, TwinpoolError, UnknownWorker
-from twinpool.session.messages import BlockCounts, HeldAttempt, LoadReport
+from twinpool.session.messages import BlockCounts, HeldAttempt, HeldStage, LoadReport
 from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, WorkerState
 from twinpool.views import Hop, PairCheck, PairView, Snapshot, Verification, VerifiedWorker, WorkerView
 
@@ -48,7 +48,7 @@ VERIFIED = Verification(
             200,
             True,
             BlockCounts(150, 8, 30, 7, 5),
-            (HeldAttempt("try-1", "writing", 8, 0.5),),
+            (HeldAttempt("try-1", HeldStage.WRITING, 8, 0.5),),
             ("it holds try-1, which the scheduler does not know",),
         ),
         VerifiedWorker("prefill-0", Pool.PREFILL, "p-1", 100, False, BlockCounts(), (), ("no answer",)),

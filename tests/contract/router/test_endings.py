@@ -20,6 +20,7 @@ from twinpool.errors import ServerDraining
 from twinpool.types import FinishReason
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import operations_pb2 as ops_pb
+from twinpool.v1 import types_pb2
 
 Code = grpc.StatusCode
 PATIENCE_S = 10.0
@@ -75,7 +76,7 @@ async def test_abort_ends_the_stream_well_and_is_idempotent(shell: Shell) -> Non
         ("never seen", pb.ABORT_OUTCOME_NOT_IN_FLIGHT),
     ]
     (last,) = [message.chunk async for message in messages]
-    assert last.finish_reason == pb.FINISH_REASON_ABORT
+    assert last.finish_reason == types_pb2.FINISH_REASON_ABORT
     assert last.summary.usage.completion_tokens == 1
     assert await call.code() is Code.OK
     again = await shell.inference.Abort(pb.AbortRequest(request_ids=["r"]))
@@ -109,7 +110,7 @@ async def test_abort_reaches_a_request_that_is_still_being_tokenized_and_ends_it
         assert twice.results[0].outcome == pb.ABORT_OUTCOME_NOT_IN_FLIGHT
         tokenizer.go.set()
         (last,) = [message.chunk async for message in call]
-        assert last.finish_reason == pb.FINISH_REASON_ABORT
+        assert last.finish_reason == types_pb2.FINISH_REASON_ABORT
 
 
 @pytest.mark.parametrize("method", ["Generate", "Chat"])
@@ -186,7 +187,7 @@ async def test_a_slow_reader_is_cut_off_and_its_neighbour_keeps_its_pace() -> No
             pace.put(66)
             assert (await asyncio.wait_for(anext(messages), PATIENCE_S)).chunk.text == "B"
         pace.end()
-        assert (await anext(messages)).chunk.finish_reason == pb.FINISH_REASON_LENGTH
+        assert (await anext(messages)).chunk.finish_reason == types_pb2.FINISH_REASON_LENGTH
         error = await failure_of(slow)
         assert (error.code(), reason_of(error)) == (Code.RESOURCE_EXHAUSTED, "SLOW_READER")
         assert "grpc-retry-pushback-ms" not in dict(error.trailing_metadata() or ())
@@ -203,7 +204,7 @@ async def test_a_stop_lets_streams_finish(shell: Shell) -> None:
     assert (await anext(messages)).chunk.text == "A"
     assert not stopping.done()
     stream.end(66, reason=FinishReason.STOP)
-    assert (await anext(messages)).chunk.finish_reason == pb.FINISH_REASON_STOP
+    assert (await anext(messages)).chunk.finish_reason == types_pb2.FINISH_REASON_STOP
     await asyncio.wait_for(stopping, PATIENCE_S)
 
 

@@ -8,6 +8,7 @@ from tests.contract.router.fakes import BOS, EOS, TIMING, FakeStream
 from tests.contract.router.shell import Shell, token_prompt
 from twinpool.types import FinishReason
 from twinpool.v1 import inference_pb2 as pb
+from twinpool.v1 import types_pb2
 
 TEXT = "naïve 東京 👩‍🚀"
 
@@ -58,7 +59,7 @@ async def test_only_the_last_message_says_why_it_ended_and_carries_the_summary(s
     request.output.return_prompt_token_ids = True
     *others, last = [message.chunk async for message in shell.inference.Generate(request)]
     assert all(chunk.finish_reason == 0 and not chunk.HasField("summary") for chunk in others)
-    assert last.finish_reason == pb.FINISH_REASON_STOP
+    assert last.finish_reason == types_pb2.FINISH_REASON_STOP
     summary = last.summary
     assert (summary.usage.prompt_tokens, summary.usage.completion_tokens) == (3, 3)
     assert summary.timing == pb.Timing(

@@ -15,6 +15,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from router.faces.grpc import calls
 from tests.contract.router.shell import Shell, detail, failure_of, reason_of, running_shell, token_prompt
 from twinpool.v1 import inference_pb2 as pb
+from twinpool.v1 import types_pb2
 from twinpool.v1.inference_pb2_grpc import InferenceStub
 
 PATIENCE_S = 10.0
@@ -73,7 +74,7 @@ async def test_health_is_answered_and_an_abort_makes_room_while_there_is_none(sh
         watched = aiter(health.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S))
         assert (await anext(watched)).status == health_pb2.HealthCheckResponse.SERVING
         await shell.inference.Abort(pb.AbortRequest(request_ids=["r0"]))
-        assert [message.chunk.finish_reason async for message in first] == [pb.FINISH_REASON_ABORT]
+        assert [message.chunk.finish_reason async for message in first] == [types_pb2.FINISH_REASON_ABORT]
         shell.dispatcher.on_submit = lambda stream: stream.end(65)
         await until_counted(shell, MOST - 1)
         (answer,) = [message async for message in shell.inference.Generate(token_prompt())]

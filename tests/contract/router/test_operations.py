@@ -14,6 +14,7 @@ from tests.contract.router.shell import Shell, detail, failure_of, fields_of, re
 from twinpool.totals import Totals
 from twinpool.types import Pool
 from twinpool.v1 import operations_pb2 as pb
+from twinpool.v1 import types_pb2
 
 PATIENCE_S = 10.0
 
@@ -25,7 +26,7 @@ async def test_the_status_is_the_snapshot(shell: Shell) -> None:
     prefill, decode = status.workers
     assert (prefill.id, prefill.pool, prefill.state, prefill.pid) == (
         "prefill-0",
-        pb.POOL_PREFILL,
+        types_pb2.POOL_PREFILL,
         pb.WORKER_STATE_READY,
         11,
     )
@@ -98,7 +99,7 @@ async def test_a_verification_tells_what_each_worker_holds_and_what_is_wrong(she
     decode, prefill = found.workers
     assert decode == pb.WorkerVerification(
         id="decode-0",
-        pool=pb.POOL_DECODE,
+        pool=types_pb2.POOL_DECODE,
         incarnation="d-1",
         answered=True,
         blocks_total=200,
@@ -106,12 +107,12 @@ async def test_a_verification_tells_what_each_worker_holds_and_what_is_wrong(she
         held=[pb.AttemptHolding(attempt="try-1", stage="writing", blocks=8, age_s=0.5)],
         problems=["it holds try-1, which the scheduler does not know"],
     )
-    assert (prefill.pool, prefill.answered) == (pb.POOL_PREFILL, False)
+    assert (prefill.pool, prefill.answered) == (types_pb2.POOL_PREFILL, False)
     assert list(prefill.problems) == ["no answer"]
 
 
 async def test_a_pool_is_resized(shell: Shell) -> None:
-    asked = pb.SetPoolSizeRequest(pool=pb.POOL_DECODE, size=5)
+    asked = pb.SetPoolSizeRequest(pool=types_pb2.POOL_DECODE, size=5)
     assert (await shell.operations.SetPoolSize(asked)).previous_size == 2
     assert shell.pools.told == [(Pool.DECODE, 5)]
 
@@ -122,7 +123,7 @@ async def test_a_worker_drains(shell: Shell) -> None:
 
 
 async def test_a_pool_is_renewed_one_worker_after_the_other(shell: Shell) -> None:
-    stream = shell.operations.RestartWorkers(pb.RestartWorkersRequest(pool=pb.POOL_DECODE))
+    stream = shell.operations.RestartWorkers(pb.RestartWorkersRequest(pool=types_pb2.POOL_DECODE))
     renewed = [(each.worker_id, each.incarnation) async for each in stream]
     assert renewed == [("decode-0", "decode-0-new"), ("decode-1", "decode-1-new")]
 
@@ -135,7 +136,7 @@ async def test_a_worker_that_does_not_come_back_ends_the_stream_typed(shell: She
 async def test_changes_that_make_no_sense_name_their_field(shell: Shell) -> None:
     for call, field in (
         (shell.operations.SetPoolSize(pb.SetPoolSizeRequest(size=2)), "pool"),
-        (shell.operations.SetPoolSize(pb.SetPoolSizeRequest(pool=pb.POOL_PREFILL)), "size"),
+        (shell.operations.SetPoolSize(pb.SetPoolSizeRequest(pool=types_pb2.POOL_PREFILL)), "size"),
     ):
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await call
