@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from twinpool.engine.batch import DecodeRow, SamplingRow
 from twinpool.kv.reservations import RowReady
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import RowToken
-from twinpool.types import RowParams, finish_reason
+from twinpool.types import finish_reason
 
 
 @dataclass(slots=True)
@@ -20,7 +21,7 @@ class Row:
 
     attempt: str
     choice_index: int
-    params: RowParams
+    params: SamplingParams
     blocks: list[int]
     num_prompt_tokens: int
     num_outputs: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from twinpool.sampling.params import SamplingParams
+
 
 class Pool(StrEnum):
     """Which half of the work a worker does."""
@@ -30,24 +32,6 @@ class WorkerState(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     LOST = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class RowParams:
-    """How one choice's tokens are chosen and counted, with every default resolved.
-
-    max_tokens: most tokens of the whole choice, earlier attempts' included.
-    temperature: 0 takes the most likely token.
-    top_k: 0 keeps all tokens. top_p: in (0, 1].
-    seed: 64 bits; a token's random number depends on (seed, choice, position) alone.
-    """
-
-    max_tokens: int
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +80,7 @@ class ModelCard:
 
 
 def finish_reason(
-    token: int, num_output_tokens: int, params: RowParams, eos_token_ids: frozenset[int]
+    token: int, num_output_tokens: int, params: SamplingParams, eos_token_ids: frozenset[int]
 ) -> FinishReason | None:
     """Judge a choice's newest token; both pools use this same function.
 

@@ -8,6 +8,9 @@
 | a tuple of one of these | `repeated` |
 | `... or None` | `optional`; for an enum, its zero; for a message, its absence |
 
+An absent `optional` scalar that may not be None reads as the field's default: the other side may not know it
+yet. Without a default it has to be there.
+
 How a class is copied is worked out once, in `Codec(...)`, and what does not fit is a TypeError there.
 Copying looks at no type any more: a worker says one message for each step of its engine.
 """
@@ -15,7 +18,7 @@ Copying looks at no type any more: a worker says one message for each step of it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from operator import attrgetter
 from types import MappingProxyType, NoneType, UnionType
@@ -57,7 +60,8 @@ class Codec(Generic[Value, Wire]):
         self._kind, self._wire = kind, wire
         places: Mapping[str, Any] = wire.DESCRIPTOR.fields_by_name
         hints = get_type_hints(kind)
-        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        members = fields(kind)  # type: ignore[arg-type]
+        names = [each.name for each in members]
         if set(names) != set(places):
             raise TypeError(
                 f"{kind.__name__} and {wire.DESCRIPTOR.name} differ in {set(names) ^ set(places)}"
@@ -67,7 +71,11 @@ class Codec(Generic[Value, Wire]):
         self._get = attrgetter(*names) if len(names) > 1 else lambda each: (getattr(each, names[0]),)
         self._encoders = [(names[place], copy.encode) for place, copy in enumerate(copies) if copy.encode]
         self._decoders = [(place, copy.decode) for place, copy in enumerate(copies) if copy.decode]
-        self._optional = [(place, names[place]) for place, copy in enumerate(copies) if copy.may_be_absent]
+        self._optional = [
+            (place, each.name, None if copies[place].is_optional else each.default)
+            for place, each in enumerate(members)
+            if copies[place].has_presence
+        ]
 
     def encode(self, value: Value) -> Wire:
         """For the wire. Raises TypeError or ValueError where a value does not fit its field."""
@@ -83,9 +91,11 @@ class Codec(Generic[Value, Wire]):
     def decode(self, message: Wire) -> Value:
         """Off the wire. Raises UnknownMessage for an enum's number that has no name here."""
         values = list(self._get(message))
-        for place, name in self._optional:
+        for place, name, absent in self._optional:
             if not message.HasField(name):
-                values[place] = None
+                if absent is MISSING:
+                    raise UnknownMessage(f"{self._kind.__name__} without {name}")
+                values[place] = absent
         for place, decode in self._decoders:
             values[place] = decode(values[place])
         return self._kind(*values)
@@ -93,11 +103,12 @@ class Codec(Generic[Value, Wire]):
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """How one field is copied; None: as it is. may_be_absent: its message says whether it is there."""
+    """How one field is copied; None: as it is. has_presence: its message is asked whether it is there."""
 
     encode: Convert | None = None
     decode: Convert | None = None
-    may_be_absent: bool = False
+    has_presence: bool = False
+    is_optional: bool = False
 
 
 def _copy(hint: Any, place: FieldDescriptor) -> _Copy:
@@ -114,15 +125,13 @@ def _copy_one(kind: Any, place: FieldDescriptor, optional: bool) -> _Copy:
     if place.message_type is not None and isinstance(kind, type) and is_dataclass(kind):
         codec = Codec(kind, GetMessageClass(place.message_type))
         if optional:
-            return _Copy(_unless_none(codec.fields), _unless_none(codec.decode), may_be_absent=True)
+            return _Copy(_unless_none(codec.fields), _unless_none(codec.decode), True, True)
         return _Copy(codec.fields, codec.decode)
-    if optional is not place.has_presence and place.enum_type is None:
-        raise TypeError(f"{place.full_name} and its field differ in whether it may be absent")
     if place.enum_type is not None and issubclass(kind, StrEnum) and not place.has_presence:
         return _enum(kind, place.enum_type, optional)
-    if place.type not in _SCALARS.get(kind, ()):
+    if place.type not in _SCALARS.get(kind, ()) or (optional and not place.has_presence):
         raise TypeError(f"{place.full_name} does not hold {kind}")
-    return _Copy(may_be_absent=optional)
+    return _Copy(has_presence=place.has_presence, is_optional=optional)
 
 
 def _enum(kind: type[StrEnum], wire: EnumDescriptor, optional: bool) -> _Copy:

@@ -1,21 +1,20 @@
 """The rules of admission, pure: each refuses what could never be served, naming the field and the limit.
 
-Every function raises `InvalidRequest` and returns nothing, but for `row_params`, which also fills in the
+Every function raises `InvalidRequest` and returns nothing, but for `sampling_params`, which also fills in the
 defaults. Field paths are those of the request message, relative to its root.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from router.entrance.asked import Conversation, Prompt, SamplingAsked, TextPrompt, TokenPrompt
+from router.entrance.asked import Conversation, Prompt, TextPrompt, TokenPrompt
 from router.entrance.request_limits import MAX_BYTES_PER_TOKEN, RequestLimits
 from twinpool.errors import InvalidRequest
-from twinpool.types import RowParams
+from twinpool.sampling.params import SamplingOptions, SamplingParams, check_ranges, completed
 
 MAX_REQUEST_ID_BYTES = 128
-MAX_TEMPERATURE = 100.0
 MAX_ABORT_IDS = 1000
 MAX_INTERVAL_S = 3600.0
 MIN_INTERVAL_S = 0.1
@@ -48,7 +47,7 @@ def check_abort_ids(request_ids: Sequence[str]) -> None:
 
 
 def check_prompt(prompt: Prompt | None, limits: RequestLimits) -> str:
-    """Check a prompt before it is tokenized. Return its field path, for `row_params`."""
+    """Check a prompt before it is tokenized. Return its field path, for `sampling_params`."""
     match prompt:
         case None:
             raise InvalidRequest("prompt", "a prompt is required: text or token_ids")
@@ -105,38 +104,21 @@ def check_interval(interval_s: float) -> None:
         )
 
 
-def row_params(
-    asked: SamplingAsked, *, prompt_field: str, num_prompt_tokens: int, limits: RequestLimits, seed: int
-) -> RowParams:
-    """Check sampling against a prompt's length and fill in the defaults.
+def sampling_params(
+    asked: SamplingOptions, *, prompt_field: str, num_prompt_tokens: int, limits: RequestLimits, seed: int
+) -> SamplingParams:
+    """Check sampling against its ranges and a prompt's length, and fill in the defaults.
 
     seed: used if the client gave none. An absent max_tokens becomes whatever still fits.
     """
-    temperature = 1.0 if asked.temperature is None else asked.temperature
-    top_k = 0 if asked.top_k is None else asked.top_k
-    top_p = 1.0 if asked.top_p is None else asked.top_p
-    _check_temperature(temperature)
-    if top_k < 0:
-        raise InvalidRequest("sampling.top_k", f"sampling.top_k must not be negative, not {top_k}")
-    if not 0 < top_p <= 1:
-        raise InvalidRequest("sampling.top_p", f"sampling.top_p must be in (0, 1], not {top_p:g}")
-    return RowParams(
-        max_tokens=_max_tokens(asked.max_tokens, prompt_field, num_prompt_tokens, limits),
-        temperature=0.0 if temperature < GREEDY_BELOW_TEMPERATURE else temperature,
-        top_k=0 if top_k >= limits.vocab_size else top_k,
-        top_p=top_p,
-        seed=seed if asked.seed is None else asked.seed,
-        ignore_eos=asked.ignore_eos,
+    check_ranges(asked)
+    max_tokens = _max_tokens(asked.get("max_tokens"), prompt_field, num_prompt_tokens, limits)
+    params = completed(asked, max_tokens=max_tokens, seed=seed)
+    return replace(
+        params,
+        temperature=0.0 if params.temperature < GREEDY_BELOW_TEMPERATURE else params.temperature,
+        top_k=0 if params.top_k >= limits.vocab_size else params.top_k,
     )
-
-
-def _check_temperature(temperature: float) -> None:
-    # NaN fails every comparison, so it must be the range that is asked for.
-    if not (math.isfinite(temperature) and 0 <= temperature <= MAX_TEMPERATURE):
-        raise InvalidRequest(
-            "sampling.temperature",
-            f"sampling.temperature must be in 0..{MAX_TEMPERATURE:g}, not {temperature:g}",
-        )
 
 
 def _max_tokens(asked: int | None, prompt_field: str, num_prompt_tokens: int, limits: RequestLimits) -> int:
@@ -151,8 +133,6 @@ def _max_tokens(asked: int | None, prompt_field: str, num_prompt_tokens: int, li
         )
     if asked is None:
         return room
-    if asked < 1:
-        raise InvalidRequest("sampling.max_tokens", f"sampling.max_tokens must be at least 1, not {asked}")
     if asked > room:
         raise InvalidRequest(
             "sampling.max_tokens",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from twinpool.sampling.params import SamplingOptions
+
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
@@ -38,24 +40,12 @@ Prompt = TextPrompt | TokenPrompt | Conversation
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingAsked:
-    """Sampling parameters before they are checked and completed; see `SamplingParams` in the proto."""
-
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    ignore_eos: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class GenerationAsked:
     """A Generate or Chat call before it is checked. prompt: None if the client gave none."""
 
     request_id: str
     model: str
     prompt: Prompt | None
-    sampling: SamplingAsked = field(default_factory=SamplingAsked)
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
     skip_special_tokens: bool = True
     return_prompt_token_ids: bool = False

@@ -43,7 +43,7 @@ class Preprocessor:
         self.check_model(asked.model)
         prompt_field = admission.check_prompt(asked.prompt, self.limits)
         prompt_ids = await self._prompt_ids(asked.prompt)
-        params = admission.row_params(
+        params = admission.sampling_params(
             asked.sampling,
             prompt_field=prompt_field,
             num_prompt_tokens=len(prompt_ids),

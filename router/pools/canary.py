@@ -10,7 +10,8 @@ from typing import Protocol
 from router.dispatch.streams import Outputs
 from router.scheduling.values import Ending, Request
 from twinpool.errors import TwinpoolError
-from twinpool.types import Pool, RowParams, Timing, WorkerState
+from twinpool.sampling.params import SamplingParams
+from twinpool.types import Pool, Timing, WorkerState
 from twinpool.views import Hop, PairCheck, PairView, Snapshot
 
 NUM_TOKENS = 4
@@ -61,7 +62,7 @@ class Canary:
         request = Request(
             request_id=f"canary-{uuid.uuid4().hex}",
             prompt_ids=self._prompt_ids,
-            params=RowParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True),
+            params=SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True),
             pair=(prefill, decode),
         )
         async with aclosing(self._dispatcher.submit(request)) as outputs:

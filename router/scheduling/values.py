@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twinpool.types import FinishReason, RowParams, ServedBy, Timing
+from twinpool.sampling.params import SamplingParams
+from twinpool.types import FinishReason, ServedBy, Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Request:
 
     request_id: str
     prompt_ids: tuple[int, ...]
-    params: RowParams
+    params: SamplingParams
     pair: tuple[str, str] | None = None
     timeout_s: float | None = None
     waited_s: float = 0.0

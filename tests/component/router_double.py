@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from router.dispatch.worker_session import WorkerSession
 from tests.component.running_workers import SECRET, RunningWorkers
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import (
     Admit,
     Command,
@@ -30,7 +31,6 @@ from twinpool.session.messages import (
     RowToken,
     StepDone,
 )
-from twinpool.types import RowParams
 
 WAIT_S = 20.0
 E = TypeVar("E")
@@ -166,7 +166,7 @@ class RouterDouble:
         self,
         attempt: str,
         prompt_ids: tuple[int, ...],
-        params: RowParams,
+        params: SamplingParams,
         output_ids: tuple[int, ...] = (),
         *,
         hand_off: bool = True,
@@ -176,7 +176,7 @@ class RouterDouble:
         self.prefill.send(Prefill(attempt, 0, prompt_ids, output_ids, params, decode, arrival=1))
 
     def admit(
-        self, attempt: str, prompt_ids: tuple[int, ...], params: RowParams, log: tuple[int, ...]
+        self, attempt: str, prompt_ids: tuple[int, ...], params: SamplingParams, log: tuple[int, ...]
     ) -> None:
         self.decode.send(Admit(attempt, 0, len(prompt_ids), log, params))
 
@@ -202,5 +202,5 @@ class RouterDouble:
         return first, *rest
 
 
-def greedy(max_tokens: int, **params: Any) -> RowParams:
-    return RowParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, **params)
+def greedy(max_tokens: int, **params: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, **params)

@@ -17,6 +17,7 @@ from twinpool.engine.runner import Engine
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import RowReady
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import (
     Admit,
     Audit,
@@ -31,7 +32,6 @@ from twinpool.session.messages import (
     RowToken,
     StepDone,
 )
-from twinpool.types import RowParams
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.pulse import Pulse
 
@@ -100,7 +100,7 @@ class Bench:
 
     def admit(self, attempt: str, num_prompt: int, max_tokens: int) -> None:
         """The row may enter, with one token in its log."""
-        self.custody.admit(Admit(attempt, 0, num_prompt, (num_prompt,), RowParams(max_tokens)))
+        self.custody.admit(Admit(attempt, 0, num_prompt, (num_prompt,), SamplingParams(max_tokens)))
         self.events.clear()
 
     def tokens(self, attempt: str) -> list[RowToken]:

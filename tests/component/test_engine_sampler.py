@@ -7,13 +7,13 @@ import torch
 
 from twinpool.engine.batch import SamplingRow
 from twinpool.engine.sampler import sample
-from twinpool.types import RowParams
+from twinpool.sampling.params import SamplingParams
 
 VOCAB_SIZE = 500
 
 
 def row(position: int, **params: float) -> SamplingRow:
-    return SamplingRow(RowParams(max_tokens=1, **params), 0, position)  # type: ignore[arg-type]
+    return SamplingRow(SamplingParams(max_tokens=1, **params), 0, position)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -43,7 +43,7 @@ def test_greedy_takes_the_lowest_of_equal_ids(dtype: torch.dtype) -> None:
 def test_positions_and_choices_draw_apart() -> None:
     logits = torch.zeros(64, VOCAB_SIZE)
     at_positions = sample(logits, [row(index) for index in range(64)])
-    as_choices = sample(logits, [SamplingRow(RowParams(max_tokens=1), index, 0) for index in range(64)])
+    as_choices = sample(logits, [SamplingRow(SamplingParams(max_tokens=1), index, 0) for index in range(64)])
     assert len(set(at_positions)) > 50
     assert len(set(as_choices)) > 50
 

@@ -16,14 +16,14 @@ from twinpool.engine.runner import Engine, cache_layout, set_threads
 from twinpool.engine.torch_attention import TorchAttention
 from twinpool.kv.storage import KvStorage, copy_blocks
 from twinpool.model.config import PreparedModel
-from twinpool.types import RowParams
+from twinpool.sampling.params import SamplingParams
 from twinpool.worker.pulse import Pulse
 
 NUM_TOKENS = 24
 HALFWAY = 15
 """Of the model's 30 layers."""
 BLOCK_SIZE = 16
-GREEDY = RowParams(max_tokens=NUM_TOKENS, temperature=0.0)
+GREEDY = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0)
 CASES = ("1 tokens", "17 tokens", "chat", "257 tokens")
 
 

@@ -16,6 +16,7 @@ from twinpool.engine.batch import PrefillChunk
 from twinpool.engine.runner import Engine
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.pool import BlockPool
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import (
     Event,
     FirstToken,
@@ -26,7 +27,6 @@ from twinpool.session.messages import (
     Written,
 )
 from twinpool.transfer.pairs import Accepted, Ended, Ending
-from twinpool.types import RowParams
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.pulse import Pulse
 
@@ -129,7 +129,7 @@ class Bench:
         for arrival in arrivals:
             attempt, prompt_ids = str(arrival), (arrival,) * NUM_TOKENS
             self.custody.reserve(Reserve(attempt, NUM_TOKENS + 1, WRITER, HANDOFF.reservation_ttl_s))
-            self.inbox.post(Prefill(attempt, 0, prompt_ids, (), RowParams(9), DECODE, arrival))
+            self.inbox.post(Prefill(attempt, 0, prompt_ids, (), SamplingParams(9), DECODE, arrival))
         self.events.clear()
         self.loop.run()
 

@@ -22,11 +22,11 @@ from tests.component.sender_process import SEED, SenderProcess
 from tests.component.shm_bench import DECODE, WRITER, ShmBench
 from twinpool.kv.pool import Owner
 from twinpool.kv.storage import KvStorage
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, LoadReport, Released, ReleaseReason, Written
 from twinpool.transfer.framing import receive_frame, send_frame
-from twinpool.types import RowParams
 
-PARAMS = RowParams(max_tokens=8)
+PARAMS = SamplingParams(max_tokens=8)
 SENTINEL = 0xAB
 
 # The way of one cache.

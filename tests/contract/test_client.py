@@ -23,7 +23,7 @@ from twinpool.client import (
 )
 from twinpool.client.verification import AttemptHolding, BlockUsage
 from twinpool.types import FinishReason, ModelCard, ServedBy, Timing, Usage
-from twinpool.v1 import inference_pb2, operations_pb2
+from twinpool.v1 import inference_pb2, operations_pb2, sampling_pb2
 
 CANCEL_BOUND_S = 10.0
 HELLO = [{"role": "user", "content": "hello"}]
@@ -66,7 +66,7 @@ def test_every_rpc_has_a_method_in_both_clients(service: Any, clients: tuple[typ
 
 
 def test_every_sampling_and_output_field_is_an_option() -> None:
-    messages = (inference_pb2.SamplingParams, inference_pb2.OutputOptions)
+    messages = (sampling_pb2.SamplingParams, inference_pb2.OutputOptions)
     fields = {field.name for message in messages for field in message.DESCRIPTOR.fields}
     assert fields <= Options.__annotations__.keys()
 

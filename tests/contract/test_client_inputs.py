@@ -38,6 +38,9 @@ def client(server: FakeServer) -> Iterator[Client]:
         ("x", {"max_tokens": "5"}, "sampling.max_tokens must be an integer of 32 bits, not str '5'"),
         ("x", {"seed": -1}, r"sampling.seed must be an integer from 0 to 2\^64 - 1, not int -1"),
         ("x", {"temperature": "warm"}, "sampling.temperature must be a number, not str 'warm'"),
+        ("x", {"temperature": 101}, r"sampling.temperature must be in 0..100, not 101"),
+        ("x", {"top_p": 0}, r"sampling.top_p must be in \(0, 1\], not 0"),
+        ("x", {"max_tokens": 0}, r"sampling.max_tokens must be at least 1, not 0"),
         (
             "x",
             {"skip_special_tokens": "no"},

@@ -26,6 +26,7 @@ from tests.reference import ReferenceCase, reference_case, reference_cases
 from twinpool.config import EngineConfig, RouterConfig
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1.inference_pb2_grpc import InferenceStub
+from twinpool.v1.sampling_pb2 import SamplingParams
 
 Code = grpc.StatusCode
 CONTEXT, VOCABULARY = 8192, 49152
@@ -70,7 +71,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 def ids(*numbers: int, times: int = 1, **sampling: float) -> bytes:
     """A request of these token ids, as it is sent."""
-    prompt, params = pb.TokenIds(ids=numbers * times), pb.SamplingParams(**sampling)  # type: ignore[arg-type]
+    prompt, params = pb.TokenIds(ids=numbers * times), SamplingParams(**sampling)  # type: ignore[arg-type]
     return pb.GenerateRequest(token_ids=prompt, sampling=params).SerializeToString()
 
 
@@ -207,7 +208,7 @@ class Kept:
 def begin_reading_slowly(channel: grpc.Channel, system: RunningSystem, max_tokens: int) -> Any:
     """A stream that nobody reads, once its client's window is full."""
     prompt = pb.TokenIds(ids=reference_case("plain").prompt_ids)
-    sampling = pb.SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     request = pb.GenerateRequest(request_id=LONG_ID, token_ids=prompt, sampling=sampling)
     kept = Kept(system)
     call = InferenceStub(channel).Generate(request, timeout=3 * PATIENCE_S)

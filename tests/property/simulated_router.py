@@ -34,8 +34,8 @@ from router.scheduling.values import Request
 from tests.property.fleet_witness import FleetWitness
 from tests.property.simulated_workers import Action, Down, Worker
 from tests.property.witness import Answer, Watched
+from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
-from twinpool.types import RowParams
 
 CANARY_TIMEOUT_S = 30.0
 WITH_LOAD = (m.Granted, m.Refused, m.PrefillEnded, m.Released, m.StepDone, m.RowsPaused)
@@ -140,7 +140,7 @@ class SimulatedRouter:
         number = len(self.watched) + 1
         name = f"r{number}"
         self.canaries[name] = probe
-        params = RowParams(2, ignore_eos=True)
+        params = SamplingParams(2, ignore_eos=True)
         self.submit(
             Request(name, (number,), params, (probe.prefill_id, probe.decode_id)), Answer(number, None)
         )

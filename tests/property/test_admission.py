@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from router.entrance import admission
-from router.entrance.asked import Conversation, SamplingAsked, TextPrompt, TokenPrompt, Turn
+from router.entrance.asked import Conversation, TextPrompt, TokenPrompt, Turn
 from router.entrance.request_limits import RequestLimits
 from twinpool.errors import InvalidRequest
+from twinpool.sampling.params import SamplingOptions
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 FLOAT32 = st.floats(width=32)
@@ -23,29 +24,33 @@ LIMITS = st.builds(
     vocab_size=st.integers(1, 200_000),
     pool_tokens=st.integers(0, 20_000),
 )
-SAMPLING = st.builds(
-    SamplingAsked,
-    max_tokens=st.none() | st.integers(-2, 10_000) | INT32,
-    temperature=st.none() | st.floats(0, 100, width=32) | FLOAT32,
-    top_k=st.none() | st.integers(-2, 300_000) | INT32,
-    top_p=st.none() | st.floats(0, 1, width=32) | FLOAT32,
-    seed=st.none() | UINT64,
-    ignore_eos=st.booleans(),
+SAMPLING = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_tokens": st.none() | st.integers(-2, 10_000) | INT32,
+        "temperature": st.none() | st.floats(0, 100, width=32) | FLOAT32,
+        "top_k": st.none() | st.integers(-2, 300_000) | INT32,
+        "top_p": st.none() | st.floats(0, 1, width=32) | FLOAT32,
+        "seed": st.none() | UINT64,
+        "ignore_eos": st.none() | st.booleans(),
+    },
 )
-NONE_ASKED = SamplingAsked()
+NONE_ASKED = SamplingOptions()
 
 
-def can_be_served(asked: SamplingAsked, num_prompt_tokens: int, limits: RequestLimits) -> bool:
+def can_be_served(asked: SamplingOptions, num_prompt_tokens: int, limits: RequestLimits) -> bool:
     """The rules once more, in other words."""
     holds = [limits.context_tokens, *([limits.pool_tokens] if limits.pool_tokens > 0 else [])]
-    answer = 1 if asked.max_tokens is None else asked.max_tokens
+    max_tokens, temperature = asked.get("max_tokens"), asked.get("temperature")
+    top_k, top_p = asked.get("top_k"), asked.get("top_p")
+    answer = 1 if max_tokens is None else max_tokens
     return (
         num_prompt_tokens > 0
         and answer >= 1
         and all(num_prompt_tokens + answer <= size for size in holds)
-        and (asked.temperature is None or asked.temperature in Closed(0, 100))
-        and (asked.top_p is None or (asked.top_p != 0 and asked.top_p in Closed(0, 1)))
-        and (asked.top_k is None or not asked.top_k < 0)
+        and (temperature is None or temperature in Closed(0, 100))
+        and (top_p is None or (top_p != 0 and top_p in Closed(0, 1)))
+        and (top_k is None or not top_k < 0)
     )
 
 
@@ -62,30 +67,31 @@ class Closed:
 @given(SAMPLING, st.integers(0, 12_000), LIMITS, UINT64)
 @example(NONE_ASKED, 9, RequestLimits(10, 5, 0), 0)
 @example(NONE_ASKED, 10, RequestLimits(10, 5, 0), 0)
-@example(SamplingAsked(max_tokens=4), 6, RequestLimits(100, 5, 10), 0)
-@example(SamplingAsked(max_tokens=5), 6, RequestLimits(100, 5, 10), 0)
+@example(SamplingOptions(max_tokens=4), 6, RequestLimits(100, 5, 10), 0)
+@example(SamplingOptions(max_tokens=5), 6, RequestLimits(100, 5, 10), 0)
 def test_sampling_is_completed_or_refused(
-    asked: SamplingAsked, num_prompt_tokens: int, limits: RequestLimits, drawn: int
+    asked: SamplingOptions, num_prompt_tokens: int, limits: RequestLimits, drawn: int
 ) -> None:
     refusal = None
     try:
-        params = admission.row_params(
+        params = admission.sampling_params(
             asked, prompt_field="text", num_prompt_tokens=num_prompt_tokens, limits=limits, seed=drawn
         )
     except InvalidRequest as error:
         refusal = error
     assert can_be_served(asked, num_prompt_tokens, limits) == (refusal is None)
     if refusal is not None:
-        assert refusal.field in {"text", *(f"sampling.{name}" for name in SamplingAsked.__slots__)}
+        assert refusal.field in {"text", *(f"sampling.{name}" for name in SamplingOptions.__annotations__)}
         assert refusal.field in refusal.message
         return
     assert 1 <= params.max_tokens <= limits.request_tokens - num_prompt_tokens
-    assert asked.max_tokens in (None, params.max_tokens)
+    assert asked.get("max_tokens") in (None, params.max_tokens)
     assert params.temperature == 0 or 1e-5 <= params.temperature <= 100
     assert 0 <= params.top_k < limits.vocab_size
     assert 0 < params.top_p <= 1
-    assert params.seed == (drawn if asked.seed is None else asked.seed)
-    assert params.ignore_eos is asked.ignore_eos
+    seed = asked.get("seed")
+    assert params.seed == (drawn if seed is None else seed)
+    assert params.ignore_eos is bool(asked.get("ignore_eos"))
 
 
 @given(st.lists(INT32 | st.integers(0, 300)), st.integers(1, 300))
@@ -142,10 +148,10 @@ def test_every_refusal_states_its_limit() -> None:
         "0..9": lambda: admission.check_token_ids("ids", [10], limits),
         "is 100": lambda: admission.check_count("messages", 101, limits),
         "12800": lambda: admission.check_text("text", "x" * 12_801, limits),
-        "49": lambda: row_params(NONE_ASKED, 50, limits),
-        "is 40": lambda: row_params(SamplingAsked(max_tokens=41), 10, limits),
-        "0..100": lambda: row_params(SamplingAsked(temperature=101), 10, limits),
-        "(0, 1]": lambda: row_params(SamplingAsked(top_p=2), 10, limits),
+        "49": lambda: complete(NONE_ASKED, 50, limits),
+        "is 40": lambda: complete(SamplingOptions(max_tokens=41), 10, limits),
+        "0..100": lambda: complete(SamplingOptions(temperature=101), 10, limits),
+        "(0, 1]": lambda: complete(SamplingOptions(top_p=2), 10, limits),
     }
     for limit, refuse in refusals.items():
         with pytest.raises(InvalidRequest) as caught:
@@ -153,7 +159,7 @@ def test_every_refusal_states_its_limit() -> None:
         assert limit in caught.value.message
 
 
-def row_params(asked: SamplingAsked, num_prompt_tokens: int, limits: RequestLimits) -> None:
-    admission.row_params(
+def complete(asked: SamplingOptions, num_prompt_tokens: int, limits: RequestLimits) -> None:
+    admission.sampling_params(
         asked, prompt_field="text", num_prompt_tokens=num_prompt_tokens, limits=limits, seed=0
     )

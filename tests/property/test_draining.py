@@ -15,7 +15,8 @@ from router.scheduling.requests import Phase, RequestState
 from router.scheduling.values import Request
 from tests.property.simulated_system import FAULTS, GRACE_S, SECONDS, SimulatedSystem
 from tests.property.witness import Answer
-from twinpool.types import Pool, RowParams
+from twinpool.sampling.params import SamplingParams
+from twinpool.types import Pool
 
 pytestmark = pytest.mark.timeout(400)  # a failure is made small for up to five minutes
 
@@ -83,7 +84,7 @@ class Stage(SimulatedSystem):
 
     def arrive_with_much_to_do(self, num_prompt: int, order: random.Random) -> None:
         number = len(self.router.watched) + 1
-        params = RowParams(order.randint(12, 60), ignore_eos=True)
+        params = SamplingParams(order.randint(12, 60), ignore_eos=True)
         self.router.submit(Request(f"r{number}", (number,) * num_prompt, params), Answer(number, None))
 
     def soon(self, order: random.Random, wanted: Callable[[RequestState], bool]) -> RequestState | None:

@@ -23,8 +23,8 @@ from twinpool.kv.reservations import (
     StopWriter,
     WriterOverdue,
 )
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, ReleaseReason
-from twinpool.types import RowParams
 
 pytestmark = pytest.mark.timeout(400)  # a failure is made small for up to five minutes
 
@@ -139,7 +139,7 @@ class ReservationsMachine(RuleBasedStateMachine):
         if not attempt.admits:
             attempt.admits += 1
             num_cached = (len(attempt.shared) + attempt.num_own) * BLOCK_SIZE
-            admit = Admit(attempt.name, 0, num_cached, (1,), RowParams(4))
+            admit = Admit(attempt.name, 0, num_cached, (1,), SamplingParams(4))
             self.carry_out(self.held.admit(admit, self.now))
 
     @precondition(lambda self: self.attempts)

@@ -18,14 +18,15 @@ from tests.property.simulated_decode import SimulatedDecode
 from tests.property.simulated_system import FAULTS, GRACE_S, SECONDS, SimulatedSystem
 from tests.property.simulated_workers import BLOCK_SIZE
 from tests.property.witness import Answer
-from twinpool.types import Pool, RowParams
+from twinpool.sampling.params import SamplingParams
+from twinpool.types import Pool
 
 pytestmark = pytest.mark.timeout(400)  # a failure is made small for up to five minutes
 
 CHOICE = st.integers(0, 1 << 16)
 PROMPT = st.tuples(
     st.integers(1, 7),
-    st.builds(RowParams, max_tokens=st.integers(1, 5) | st.just(20), ignore_eos=st.booleans()),
+    st.builds(SamplingParams, max_tokens=st.integers(1, 5) | st.just(20), ignore_eos=st.booleans()),
     st.none() | st.integers(0, 9),
     st.sampled_from([None, None, None, 1.0, 6.0]),
 )
@@ -54,7 +55,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.system.start(prefill, decode, ready=ready)
 
     @rule(prompts=st.lists(PROMPT, min_size=1, max_size=3))
-    def arrive(self, prompts: list[tuple[int, RowParams, int | None, float | None]]) -> None:
+    def arrive(self, prompts: list[tuple[int, SamplingParams, int | None, float | None]]) -> None:
         for num_prompt, asked, num_tokens, timeout_s in prompts:
             number = len(self.system.router.watched) + 1
             prompt_ids = (number,) * num_prompt

@@ -8,7 +8,8 @@ from router.scheduling.requests import COUNTED, Setback
 from router.scheduling.values import Output, Request
 from tests.property.simulated_workers import EOS
 from twinpool.errors import DeadlineExceeded, TwinpoolError, WorkerLost
-from twinpool.types import FinishReason, RowParams
+from twinpool.sampling.params import SamplingParams
+from twinpool.types import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Answer:
             return EOS
         return 1 + (31 * self.prompt + 7 * position) % 97
 
-    def tokens(self, params: RowParams) -> list[int]:
+    def tokens(self, params: SamplingParams) -> list[int]:
         tokens = [self.token(position) for position in range(params.max_tokens)]
         if EOS in tokens and not params.ignore_eos:
             return tokens[: tokens.index(EOS) + 1]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import Dropped, Reservations, Stage
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, ReleaseReason
-from twinpool.types import RowParams
 
 A, WRITER, OTHER = "attempt", "writer", "other writer"
 NUM_BLOCKS, TOTAL_BLOCKS = 3, 8
 BLOCK_SIZE = 4
 TTL_S, REPORT_S = 30.0, 2.0
 FOREVER = 1e9
-ADMIT = Admit(A, 0, 5, (1,), RowParams(9))
+ADMIT = Admit(A, 0, 5, (1,), SamplingParams(9))
 HELD = [Stage.RESERVED, Stage.WRITING, Stage.WRITTEN, Stage.ADMITTED, Stage.QUARANTINED]
 
 

@@ -19,8 +19,9 @@ from router.scheduling.events import (
 from router.scheduling.requests import Phase, Setback
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from router.scheduling.values import Output, Request
+from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
-from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
+from twinpool.types import FinishReason, HandoffEndpoint, Pool
 
 BLOCK_SIZE = 4
 LIMITS = SchedulerLimits(
@@ -44,7 +45,7 @@ def request(
     timeout_s: float | None = None,
     waited_s: float = 0.0,
 ) -> Request:
-    return Request(request_id, prompt_ids, RowParams(max_tokens, seed=5), pair, timeout_s, waited_s)
+    return Request(request_id, prompt_ids, SamplingParams(max_tokens, seed=5), pair, timeout_s, waited_s)
 
 
 class SmallFleet:

@@ -10,8 +10,8 @@ from decode_worker.audit import audit_decode
 from twinpool.kv.audit import Claim, audit_blocks, count_blocks
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import Reservations
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, Audited, BlockCounts, HeldAttempt, HeldStage
-from twinpool.types import RowParams
 
 WRITER = "p0-1"
 
@@ -131,7 +131,7 @@ class Books:
                 self.held.begin(attempt, WRITER, 2.0)
             if attempt in ("written", "admitted"):
                 self.held.written(attempt, WRITER, 2, 3.0)
-        self.held.admit(Admit("admitted", 0, 5, (1,), RowParams(9)), 4.0)
+        self.held.admit(Admit("admitted", 0, 5, (1,), SamplingParams(9)), 4.0)
         self.held.revoke("quarantined", 5.0)
         self.batch: dict[str, list[int]] = {"admitted": [6, 7]}
 

@@ -11,6 +11,7 @@ from twinpool.config import HandoffConfig
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.pool import BlockPool
 from twinpool.kv.reservations import RowReady
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import (
     Admit,
     Event,
@@ -23,12 +24,11 @@ from twinpool.session.messages import (
     Reserve,
     Written,
 )
-from twinpool.types import RowParams
 from twinpool.worker.pulse import Pulse
 
 A, WRITER = "try-1", "p0-1"
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=4, dtype="float32")
-ADMIT = Admit(A, 0, 5, (1,), RowParams(9))
+ADMIT = Admit(A, 0, 5, (1,), SamplingParams(9))
 ALL_FREE = LoadReport(blocks_free=8)
 
 

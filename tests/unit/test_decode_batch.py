@@ -6,15 +6,16 @@ import pytest
 
 from decode_worker.batch import Batch, Row, apply_tokens
 from twinpool.kv.reservations import RowReady
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, RowToken
-from twinpool.types import FinishReason, RowParams, finish_reason
+from twinpool.types import FinishReason, finish_reason
 
 EOS = frozenset({0})
 
 
 def row(attempt: str = "a", *, max_tokens: int = 5, ignore_eos: bool = False) -> Row:
     """A row of 4 prompt tokens whose log is 10, 11."""
-    params = RowParams(max_tokens, seed=3, ignore_eos=ignore_eos)
+    params = SamplingParams(max_tokens, seed=3, ignore_eos=ignore_eos)
     return Row.of(RowReady(Admit(attempt, 1, 4, (10, 11), params), blocks=(6, 2)))
 
 
@@ -66,7 +67,7 @@ def test_a_row_ends_at_end_of_sequence_unless_told_to_ignore_it() -> None:
 def test_end_of_sequence_comes_before_length(
     token: int, num_outputs: int, ignore_eos: bool, reason: str | None
 ) -> None:
-    assert finish_reason(token, num_outputs, RowParams(2, ignore_eos=ignore_eos), EOS) == reason
+    assert finish_reason(token, num_outputs, SamplingParams(2, ignore_eos=ignore_eos), EOS) == reason
 
 
 def test_the_oldest_rows_are_stepped_first_up_to_the_limit() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from twinpool.engine.draw import draw, uniforms
-from twinpool.types import RowParams
+from twinpool.sampling.params import SamplingParams
 
 Logits = NDArray[np.float64]
 
@@ -23,8 +23,8 @@ def numbers_for(logits: Logits, seed: int, position: int = 0) -> Logits:
     return uniforms(seed, 0, position, logits.size)
 
 
-def params(temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> RowParams:
-    return RowParams(max_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p)
+def params(temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> SamplingParams:
+    return SamplingParams(max_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p)
 
 
 def softmax(logits: Logits, temperature: float) -> Logits:

@@ -17,9 +17,9 @@ from router.telemetry.series import HANDOFF_FAILURES
 from tests.unit.draining_fleet import starts_to_move
 from tests.unit.small_fleet import LIMITS, SmallFleet, request
 from twinpool.errors import DeadlineExceeded, PoolUnavailable
+from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
-from twinpool.types import RowParams
 
 LOAD = m.LoadReport()
 WORDS: list[tuple[m.Event, str, dict[str, str]]] = [
@@ -179,7 +179,7 @@ def test_a_worker_lost_before_or_after_the_hand_off_loses_no_hand_off() -> None:
     decoding.loses("d0")
     alone = Bench()
     alone.observations.arrived(USER, alone.fleet.now)
-    alone.carries_out(alone.fleet.arrives(replace(USER, params=RowParams(max_tokens=1))))
+    alone.carries_out(alone.fleet.arrives(replace(USER, params=SamplingParams(max_tokens=1))))
     alone.loses("p0")
     assert reserving.failed_handoffs() == decoding.failed_handoffs() == alone.failed_handoffs() == {}
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from prefill_worker.prompts import Prompt
 from twinpool.kv.pool import Lease, Owner
+from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Prefill
-from twinpool.types import RowParams
 
-PARAMS = RowParams(9, seed=7)
+PARAMS = SamplingParams(9, seed=7)
 
 
 def prompt_of(num_prompt: int, num_outputs: int = 0) -> Prompt:

@@ -10,11 +10,12 @@ from router.scheduling.requests import IllegalPhase, Phase, RequestState, Setbac
 from router.scheduling.values import Ending, Output
 from tests.unit.small_fleet import PROMPT, SmallFleet, emitted, failures, request, reserved, sent
 from twinpool.errors import PoolUnavailable, WorkerLost
+from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
-from twinpool.types import FinishReason, RowParams, ServedBy, Timing
+from twinpool.types import FinishReason, ServedBy, Timing
 
-PARAMS = RowParams(4, seed=5)
+PARAMS = SamplingParams(4, seed=5)
 LIVE = [phase for phase in Phase if phase is not Phase.ENDED]
 
 
@@ -56,7 +57,7 @@ def test_one_step_carries_the_tokens_of_many_requests() -> None:
 
 def test_a_single_token_needs_no_reservation_and_no_decode_worker() -> None:
     fleet = SmallFleet()
-    prefill = m.Prefill("try-1", 0, PROMPT, (), RowParams(1, seed=5), None, 1)
+    prefill = m.Prefill("try-1", 0, PROMPT, (), SamplingParams(1, seed=5), None, 1)
     assert fleet.arrives(request(max_tokens=1)) == [Send("p0", prefill)]
     (last,) = fleet.reads(21, FinishReason.LENGTH)
     assert last == Emit("r", Output(0, (21,), Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", None))))
@@ -307,7 +308,7 @@ def test_a_resume_with_one_token_left_needs_no_decode_worker() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.HANDING_OFF, max_tokens=2)
     commands = fleet.releases(ReleaseReason.EXPIRED)
-    prefill = m.Prefill("try-2", 0, PROMPT, (21,), RowParams(2, seed=5), None, 1)
+    prefill = m.Prefill("try-2", 0, PROMPT, (21,), SamplingParams(2, seed=5), None, 1)
     assert commands == [
         Send("p0", m.CancelPrefill("try-1")),
         SetBack("r", Setback.HANDOFF_FAILED, resumed=True),

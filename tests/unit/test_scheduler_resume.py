@@ -22,9 +22,10 @@ from tests.unit.small_fleet import (
     setbacks,
 )
 from twinpool.errors import WorkerLost
+from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
-from twinpool.types import FinishReason, RowParams
+from twinpool.types import FinishReason
 
 PLACED = [Phase.RESERVING, Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING]
 LOG = {Phase.RESERVING: (), Phase.PREFILLING: (), Phase.HANDING_OFF: (21,), Phase.DECODING: (21, 22)}
@@ -162,7 +163,7 @@ def test_what_made_room_goes_first_to_prefill_and_on_where_its_log_ended() -> No
     fleet.arrives(request("new"))
     fleet.loads["d0"] = m.LoadReport(running=1, blocks_free=3)
     assert reserved(fleet.releases(ReleaseReason.EVICTED, "try-2")) == [("d0", "try-3")]
-    params = RowParams(9, seed=5)
+    params = SamplingParams(9, seed=5)
     assert sent(fleet.grants("try-3"), "p0") == [m.Prefill("try-3", 0, PROMPT, (21, 22), params, "d0-1", 2)]
     commands = fleet.reads(23, attempt="try-3", position=2)
     assert [output.token_ids for output in emitted(commands, "b")] == [(23,)]

@@ -18,13 +18,14 @@ from twinpool.wire import UnknownMessage
 COMMAND_KINDS: tuple[type, ...] = get_args(m.Command)
 EVENT_KINDS: tuple[type, ...] = get_args(m.Event)
 WIDE = {"seed", "arrival", "kv_bytes", "num_bytes", "step", "rss_bytes"}
+SIGNED = {"max_tokens", "top_k"}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
 def values(hint: Any, name: str = "") -> st.SearchStrategy[Any]:
     """Anything that a field of this type may hold."""
     if hint is int:
-        return st.integers(0, 2**64 - 1 if name in WIDE else 2**32 - 1)
+        return st.integers(0, 2**64 - 1 if name in WIDE else 2**31 - 1 if name in SIGNED else 2**32 - 1)
     if hint is float:
         return st.floats(width=32, allow_nan=False)
     if hint is str:

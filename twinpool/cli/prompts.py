@@ -5,13 +5,14 @@ from __future__ import annotations
 import json as json_format
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from twinpool.client import Chunk, Client, Completion, Options
+from twinpool.client import Chunk, Client, Completion
 from twinpool.client.blocking import DEFAULT_TARGET
+from twinpool.sampling.params import SamplingOptions
 
 
 @Parameter(name="*")
@@ -19,36 +20,15 @@ from twinpool.client.blocking import DEFAULT_TARGET
 class PromptFlags:
     """What generate and chat have in common."""
 
-    max_tokens: int | None = None
-    """Most tokens to produce; by default whatever still fits."""
-    temperature: float | None = None
-    """0 takes the most likely token."""
-    top_k: int | None = None
-    """Keep only this many of the most likely tokens; 0 keeps all."""
-    top_p: float | None = None
-    """Keep the smallest set of most likely tokens whose probability reaches this."""
-    seed: int | None = None
-    """The same seed gives the same tokens."""
-    ignore_eos: Annotated[bool, Parameter(negative=())] = False
-    """Go on past the model's end-of-sequence token."""
+    sampling: Annotated[SamplingOptions, Parameter(name="*", negative_bool=())] = field(
+        default_factory=SamplingOptions
+    )
     target: str = DEFAULT_TARGET
     """The server, as HOST:PORT."""
     timeout: float | None = None
     """Seconds the whole answer may take."""
     json: Annotated[bool, Parameter(negative=())] = False
     """Print one JSON object with text, token ids, usage, timing and workers instead of streaming."""
-
-    @property
-    def options(self) -> Options:
-        """As the client takes them."""
-        return Options(
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            seed=self.seed,
-            ignore_eos=self.ignore_eos,
-        )
 
 
 DEFAULT_FLAGS = PromptFlags()
@@ -64,9 +44,9 @@ def generate(prompt: str, *, flags: PromptFlags = DEFAULT_FLAGS) -> None:
     """
     with Client(flags.target) as client:
         if flags.json:
-            _print_json(client.complete(prompt, timeout=flags.timeout, **flags.options))
+            _print_json(client.complete(prompt, timeout=flags.timeout, **flags.sampling))
             return
-        with client.generate(prompt, timeout=flags.timeout, **flags.options) as chunks:
+        with client.generate(prompt, timeout=flags.timeout, **flags.sampling) as chunks:
             _print_text(chunks)
 
 
@@ -84,9 +64,9 @@ def chat(message: str, *, system: str | None = None, flags: PromptFlags = DEFAUL
     messages = [*instructions, {"role": "user", "content": message}]
     with Client(flags.target) as client:
         if flags.json:
-            _print_json(client.complete_chat(messages, timeout=flags.timeout, **flags.options))
+            _print_json(client.complete_chat(messages, timeout=flags.timeout, **flags.sampling))
             return
-        with client.chat(messages, timeout=flags.timeout, **flags.options) as chunks:
+        with client.chat(messages, timeout=flags.timeout, **flags.sampling) as chunks:
             _print_text(chunks)
 
 

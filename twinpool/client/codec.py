@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from twinpool.client.fields import extend_ids, refusal, set_field, several, shown, text_of
 from twinpool.client.values import Chunk, Options, Prompt, Summary
 from twinpool.errors import InternalError, InvalidRequest
+from twinpool.sampling.params import SamplingOptions, check_ranges
 from twinpool.types import FinishReason, ModelCard, ServedBy, Timing, Usage
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import types_pb2
+from twinpool.v1.sampling_pb2 import SamplingParams
 
-_SAMPLING_FIELDS = ("max_tokens", "temperature", "top_k", "top_p", "seed", "ignore_eos")
 _OUTPUT_FIELDS = ("skip_special_tokens", "return_prompt_token_ids")
 _FINISH_REASONS = {
     types_pb2.FINISH_REASON_UNSPECIFIED: None,
@@ -139,10 +140,11 @@ def _add_message(request: pb.ChatRequest, message: Mapping[str, str], path: str)
         set_field(added, name, value, f"{path}.")
 
 
-def _sampling(options: Options) -> pb.SamplingParams:
-    sampling = pb.SamplingParams()
-    for name in _SAMPLING_FIELDS:
+def _sampling(options: Options) -> SamplingParams:
+    sampling = SamplingParams()
+    for name in SamplingOptions.__annotations__:
         set_field(sampling, name, options.get(name), "sampling.")
+    check_ranges(options)
     return sampling
 
 

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 from twinpool.errors import InternalError
+from twinpool.sampling.params import SamplingOptions
 from twinpool.types import FinishReason, ServedBy, Timing, Usage
 
 Prompt = str | Sequence[int]
 """Text, or token ids taken as they are."""
 
 
-class Options(TypedDict, total=False):
+class Options(SamplingOptions, total=False):
     """What a prompt may come with. An absent or None value leaves the server's default."""
 
-    max_tokens: int | None
-    """Most tokens to produce; by default whatever still fits."""
-    temperature: float | None
-    """0 takes the most likely token; 1 by default."""
-    top_k: int | None
-    """Keep only this many of the most likely tokens; 0 keeps all."""
-    top_p: float | None
-    """Keep the smallest set of most likely tokens whose probability reaches this."""
-    seed: int | None
-    """The same seed gives the same tokens; drawn by the server by default."""
-    ignore_eos: bool
-    """Go on past the model's end-of-sequence token."""
     skip_special_tokens: bool | None
     """Leave special tokens out of the text; true by default."""
     return_prompt_token_ids: bool

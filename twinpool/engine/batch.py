@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twinpool.types import RowParams
+from twinpool.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class SamplingRow:
     position: index of the token to be drawn in prompt + output, counted from 0.
     """
 
-    params: RowParams
+    params: SamplingParams
     choice_index: int
     position: int
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from twinpool.types import RowParams
+from twinpool.sampling.params import SamplingParams
 
 _MASK64 = (1 << 64) - 1
 
@@ -23,7 +23,7 @@ def uniforms(seed: int, choice_index: int, position: int, size: int) -> NDArray[
     return np.asarray((raw >> np.uint64(11)) + np.uint64(1), dtype=np.float64) * 2.0**-53
 
 
-def draw(logits: NDArray[np.float64], params: RowParams, numbers: NDArray[np.float64]) -> int:
+def draw(logits: NDArray[np.float64], params: SamplingParams, numbers: NDArray[np.float64]) -> int:
     """The token that comes first, where each comes after -log(number) / weight: it has its weight's share.
 
     logits, numbers: `[vocab_size]`. Temperature (above 0) comes first, then top-k, then top-p over what top-k

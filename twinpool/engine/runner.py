@@ -19,7 +19,7 @@ from twinpool.errors import ModelSourceError
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import TORCH_DTYPES, KvStorage
 from twinpool.model.config import ModelConfig, PreparedModel
-from twinpool.types import RowParams
+from twinpool.sampling.params import SamplingParams
 
 
 def set_threads(num_threads: int) -> None:
@@ -100,7 +100,7 @@ class Engine:
         layout, num_blocks = self.storage.layout, self.storage.num_blocks
         half = min(128, (num_blocks * layout.block_size - 1) // 2)
         table = range(layout.blocks_for(2 * half + 1))
-        row = SamplingRow(RowParams(max_tokens=1, temperature=0.0), 0, 2 * half + 1)
+        row = SamplingRow(SamplingParams(max_tokens=1, temperature=0.0), 0, 2 * half + 1)
         if half:
             self.prefill([PrefillChunk([0] * half, 0, table)])
             self.prefill([PrefillChunk([0] * half, half, table, row)])

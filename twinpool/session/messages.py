@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from twinpool.types import FinishReason, HandoffEndpoint, Pool, RowParams
+from twinpool.sampling.params import SamplingParams
+from twinpool.types import FinishReason, HandoffEndpoint, Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Prefill:
     choice_index: int
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
-    params: RowParams
+    params: SamplingParams
     decode: str | None
     arrival: int
 
@@ -103,7 +104,7 @@ class Admit:
     choice_index: int
     num_prompt_tokens: int
     output_ids: tuple[int, ...]
-    params: RowParams
+    params: SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

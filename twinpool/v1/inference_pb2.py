@@ -22,64 +22,63 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from twinpool.v1 import sampling_pb2 as twinpool_dot_v1_dot_sampling__pb2
 from twinpool.v1 import types_pb2 as twinpool_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btwinpool/v1/inference.proto\x12\x0btwinpool.v1\x1a\x17twinpool/v1/types.proto\"\xce\x01\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x07\n\x05_seed\"j\n\rOutputOptions\x12 \n\x13skip_special_tokens\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x1f\n\x17return_prompt_token_ids\x18\x02 \x01(\x08\x42\x16\n\x14_skip_special_tokens\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\xd5\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.twinpool.v1.TokenIdsH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.twinpool.v1.SamplingParams\x12*\n\x06output\x18\x06 \x01(\x0b\x32\x1a.twinpool.v1.OutputOptionsB\x08\n\x06prompt\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xb7\x01\n\x0b\x43hatRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12*\n\x08messages\x18\x03 \x03(\x0b\x32\x18.twinpool.v1.ChatMessage\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.twinpool.v1.SamplingParams\x12*\n\x06output\x18\x05 \x01(\x0b\x32\x1a.twinpool.v1.OutputOptions\"9\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\"V\n\x06Timing\x12\x0f\n\x07queue_s\x18\x01 \x01(\x01\x12\x11\n\tprefill_s\x18\x02 \x01(\x01\x12\x16\n\x0ehandoff_wait_s\x18\x03 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\x04 \x01(\x01\";\n\x08ServedBy\x12\x0f\n\x07prefill\x18\x01 \x01(\t\x12\x13\n\x06\x64\x65\x63ode\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_decode\"\xb6\x01\n\x07Summary\x12!\n\x05usage\x18\x01 \x01(\x0b\x32\x12.twinpool.v1.Usage\x12#\n\x06timing\x18\x02 \x01(\x0b\x32\x13.twinpool.v1.Timing\x12&\n\x07workers\x18\x03 \x01(\x0b\x32\x15.twinpool.v1.ServedBy\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\x05\x12\x13\n\x0bnum_resumes\x18\x06 \x01(\r\"\x97\x01\n\x05\x43hunk\x12\x14\n\x0c\x63hoice_index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x30\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x19.twinpool.v1.FinishReason\x12%\n\x07summary\x18\x05 \x01(\x0b\x32\x14.twinpool.v1.Summary\"I\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.twinpool.v1.Chunk\"E\n\x0c\x43hatResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.twinpool.v1.Chunk\"#\n\x0c\x41\x62ortRequest\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\"M\n\x0b\x41\x62ortResult\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12*\n\x07outcome\x18\x02 \x01(\x0e\x32\x19.twinpool.v1.AbortOutcome\":\n\rAbortResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.twinpool.v1.AbortResult\"f\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x15\n\x13_add_special_tokens\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"o\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"k\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\x05\x12\r\n\x05\x64type\x18\x05 \x01(\t\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.twinpool.v1.Model*i\n\x0c\x41\x62ortOutcome\x12\x1d\n\x19\x41\x42ORT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41\x42ORT_OUTCOME_ABORTED\x10\x01\x12\x1f\n\x1b\x41\x42ORT_OUTCOME_NOT_IN_FLIGHT\x10\x02\x32\xbc\x03\n\tInference\x12I\n\x08Generate\x12\x1c.twinpool.v1.GenerateRequest\x1a\x1d.twinpool.v1.GenerateResponse0\x01\x12=\n\x04\x43hat\x12\x18.twinpool.v1.ChatRequest\x1a\x19.twinpool.v1.ChatResponse0\x01\x12>\n\x05\x41\x62ort\x12\x19.twinpool.v1.AbortRequest\x1a\x1a.twinpool.v1.AbortResponse\x12G\n\x08Tokenize\x12\x1c.twinpool.v1.TokenizeRequest\x1a\x1d.twinpool.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.twinpool.v1.DetokenizeRequest\x1a\x1f.twinpool.v1.DetokenizeResponse\x12M\n\nListModels\x12\x1e.twinpool.v1.ListModelsRequest\x1a\x1f.twinpool.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btwinpool/v1/inference.proto\x12\x0btwinpool.v1\x1a\x1atwinpool/v1/sampling.proto\x1a\x17twinpool/v1/types.proto\"j\n\rOutputOptions\x12 \n\x13skip_special_tokens\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x1f\n\x17return_prompt_token_ids\x18\x02 \x01(\x08\x42\x16\n\x14_skip_special_tokens\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\xd5\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.twinpool.v1.TokenIdsH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.twinpool.v1.SamplingParams\x12*\n\x06output\x18\x06 \x01(\x0b\x32\x1a.twinpool.v1.OutputOptionsB\x08\n\x06prompt\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xb7\x01\n\x0b\x43hatRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12*\n\x08messages\x18\x03 \x03(\x0b\x32\x18.twinpool.v1.ChatMessage\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.twinpool.v1.SamplingParams\x12*\n\x06output\x18\x05 \x01(\x0b\x32\x1a.twinpool.v1.OutputOptions\"9\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\"V\n\x06Timing\x12\x0f\n\x07queue_s\x18\x01 \x01(\x01\x12\x11\n\tprefill_s\x18\x02 \x01(\x01\x12\x16\n\x0ehandoff_wait_s\x18\x03 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\x04 \x01(\x01\";\n\x08ServedBy\x12\x0f\n\x07prefill\x18\x01 \x01(\t\x12\x13\n\x06\x64\x65\x63ode\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_decode\"\xb6\x01\n\x07Summary\x12!\n\x05usage\x18\x01 \x01(\x0b\x32\x12.twinpool.v1.Usage\x12#\n\x06timing\x18\x02 \x01(\x0b\x32\x13.twinpool.v1.Timing\x12&\n\x07workers\x18\x03 \x01(\x0b\x32\x15.twinpool.v1.ServedBy\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\x05\x12\x13\n\x0bnum_resumes\x18\x06 \x01(\r\"\x97\x01\n\x05\x43hunk\x12\x14\n\x0c\x63hoice_index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x30\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x19.twinpool.v1.FinishReason\x12%\n\x07summary\x18\x05 \x01(\x0b\x32\x14.twinpool.v1.Summary\"I\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.twinpool.v1.Chunk\"E\n\x0c\x43hatResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.twinpool.v1.Chunk\"#\n\x0c\x41\x62ortRequest\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\"M\n\x0b\x41\x62ortResult\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12*\n\x07outcome\x18\x02 \x01(\x0e\x32\x19.twinpool.v1.AbortOutcome\":\n\rAbortResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.twinpool.v1.AbortResult\"f\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x15\n\x13_add_special_tokens\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"o\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"k\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\x05\x12\r\n\x05\x64type\x18\x05 \x01(\t\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.twinpool.v1.Model*i\n\x0c\x41\x62ortOutcome\x12\x1d\n\x19\x41\x42ORT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41\x42ORT_OUTCOME_ABORTED\x10\x01\x12\x1f\n\x1b\x41\x42ORT_OUTCOME_NOT_IN_FLIGHT\x10\x02\x32\xbc\x03\n\tInference\x12I\n\x08Generate\x12\x1c.twinpool.v1.GenerateRequest\x1a\x1d.twinpool.v1.GenerateResponse0\x01\x12=\n\x04\x43hat\x12\x18.twinpool.v1.ChatRequest\x1a\x19.twinpool.v1.ChatResponse0\x01\x12>\n\x05\x41\x62ort\x12\x19.twinpool.v1.AbortRequest\x1a\x1a.twinpool.v1.AbortResponse\x12G\n\x08Tokenize\x12\x1c.twinpool.v1.TokenizeRequest\x1a\x1d.twinpool.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.twinpool.v1.DetokenizeRequest\x1a\x1f.twinpool.v1.DetokenizeResponse\x12M\n\nListModels\x12\x1e.twinpool.v1.ListModelsRequest\x1a\x1f.twinpool.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'twinpool.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ABORTOUTCOME']._serialized_start=2208
-  _globals['_ABORTOUTCOME']._serialized_end=2313
-  _globals['_SAMPLINGPARAMS']._serialized_start=70
-  _globals['_SAMPLINGPARAMS']._serialized_end=276
-  _globals['_OUTPUTOPTIONS']._serialized_start=278
-  _globals['_OUTPUTOPTIONS']._serialized_end=384
-  _globals['_TOKENIDS']._serialized_start=386
-  _globals['_TOKENIDS']._serialized_end=409
-  _globals['_GENERATEREQUEST']._serialized_start=412
-  _globals['_GENERATEREQUEST']._serialized_end=625
-  _globals['_CHATMESSAGE']._serialized_start=627
-  _globals['_CHATMESSAGE']._serialized_end=671
-  _globals['_CHATREQUEST']._serialized_start=674
-  _globals['_CHATREQUEST']._serialized_end=857
-  _globals['_USAGE']._serialized_start=859
-  _globals['_USAGE']._serialized_end=916
-  _globals['_TIMING']._serialized_start=918
-  _globals['_TIMING']._serialized_end=1004
-  _globals['_SERVEDBY']._serialized_start=1006
-  _globals['_SERVEDBY']._serialized_end=1065
-  _globals['_SUMMARY']._serialized_start=1068
-  _globals['_SUMMARY']._serialized_end=1250
-  _globals['_CHUNK']._serialized_start=1253
-  _globals['_CHUNK']._serialized_end=1404
-  _globals['_GENERATERESPONSE']._serialized_start=1406
-  _globals['_GENERATERESPONSE']._serialized_end=1479
-  _globals['_CHATRESPONSE']._serialized_start=1481
-  _globals['_CHATRESPONSE']._serialized_end=1550
-  _globals['_ABORTREQUEST']._serialized_start=1552
-  _globals['_ABORTREQUEST']._serialized_end=1587
-  _globals['_ABORTRESULT']._serialized_start=1589
-  _globals['_ABORTRESULT']._serialized_end=1666
-  _globals['_ABORTRESPONSE']._serialized_start=1668
-  _globals['_ABORTRESPONSE']._serialized_end=1726
-  _globals['_TOKENIZEREQUEST']._serialized_start=1728
-  _globals['_TOKENIZEREQUEST']._serialized_end=1830
-  _globals['_TOKENIZERESPONSE']._serialized_start=1832
-  _globals['_TOKENIZERESPONSE']._serialized_end=1869
-  _globals['_DETOKENIZEREQUEST']._serialized_start=1871
-  _globals['_DETOKENIZEREQUEST']._serialized_end=1982
-  _globals['_DETOKENIZERESPONSE']._serialized_start=1984
-  _globals['_DETOKENIZERESPONSE']._serialized_end=2018
-  _globals['_LISTMODELSREQUEST']._serialized_start=2020
-  _globals['_LISTMODELSREQUEST']._serialized_end=2039
-  _globals['_MODEL']._serialized_start=2041
-  _globals['_MODEL']._serialized_end=2148
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2150
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2206
-  _globals['_INFERENCE']._serialized_start=2316
-  _globals['_INFERENCE']._serialized_end=2760
+  _globals['_ABORTOUTCOME']._serialized_start=2027
+  _globals['_ABORTOUTCOME']._serialized_end=2132
+  _globals['_OUTPUTOPTIONS']._serialized_start=97
+  _globals['_OUTPUTOPTIONS']._serialized_end=203
+  _globals['_TOKENIDS']._serialized_start=205
+  _globals['_TOKENIDS']._serialized_end=228
+  _globals['_GENERATEREQUEST']._serialized_start=231
+  _globals['_GENERATEREQUEST']._serialized_end=444
+  _globals['_CHATMESSAGE']._serialized_start=446
+  _globals['_CHATMESSAGE']._serialized_end=490
+  _globals['_CHATREQUEST']._serialized_start=493
+  _globals['_CHATREQUEST']._serialized_end=676
+  _globals['_USAGE']._serialized_start=678
+  _globals['_USAGE']._serialized_end=735
+  _globals['_TIMING']._serialized_start=737
+  _globals['_TIMING']._serialized_end=823
+  _globals['_SERVEDBY']._serialized_start=825
+  _globals['_SERVEDBY']._serialized_end=884
+  _globals['_SUMMARY']._serialized_start=887
+  _globals['_SUMMARY']._serialized_end=1069
+  _globals['_CHUNK']._serialized_start=1072
+  _globals['_CHUNK']._serialized_end=1223
+  _globals['_GENERATERESPONSE']._serialized_start=1225
+  _globals['_GENERATERESPONSE']._serialized_end=1298
+  _globals['_CHATRESPONSE']._serialized_start=1300
+  _globals['_CHATRESPONSE']._serialized_end=1369
+  _globals['_ABORTREQUEST']._serialized_start=1371
+  _globals['_ABORTREQUEST']._serialized_end=1406
+  _globals['_ABORTRESULT']._serialized_start=1408
+  _globals['_ABORTRESULT']._serialized_end=1485
+  _globals['_ABORTRESPONSE']._serialized_start=1487
+  _globals['_ABORTRESPONSE']._serialized_end=1545
+  _globals['_TOKENIZEREQUEST']._serialized_start=1547
+  _globals['_TOKENIZEREQUEST']._serialized_end=1649
+  _globals['_TOKENIZERESPONSE']._serialized_start=1651
+  _globals['_TOKENIZERESPONSE']._serialized_end=1688
+  _globals['_DETOKENIZEREQUEST']._serialized_start=1690
+  _globals['_DETOKENIZEREQUEST']._serialized_end=1801
+  _globals['_DETOKENIZERESPONSE']._serialized_start=1803
+  _globals['_DETOKENIZERESPONSE']._serialized_end=1837
+  _globals['_LISTMODELSREQUEST']._serialized_start=1839
+  _globals['_LISTMODELSREQUEST']._serialized_end=1858
+  _globals['_MODEL']._serialized_start=1860
+  _globals['_MODEL']._serialized_end=1967
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1969
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2025
+  _globals['_INFERENCE']._serialized_start=2135
+  _globals['_INFERENCE']._serialized_end=2579
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as descriptor
 from google.protobuf import message as message
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
+from twinpool.v1 import sampling_pb2 as sampling_pb2
 from twinpool.v1 import types_pb2 as types_pb2
 import builtins as builtins
 import sys
@@ -42,65 +43,6 @@ ABORT_OUTCOME_ABORTED: AbortOutcome.ValueType  # 1
 """The request was in flight and has been ended."""
 ABORT_OUTCOME_NOT_IN_FLIGHT: AbortOutcome.ValueType  # 2
 """No such request is in flight: never seen, or already over."""
-
-@typing.final
-class SamplingParams(message.Message):
-    """How tokens are chosen and when a choice ends."""
-
-    DESCRIPTOR: descriptor.Descriptor
-
-    MAX_TOKENS_FIELD_NUMBER: builtins.int
-    TEMPERATURE_FIELD_NUMBER: builtins.int
-    TOP_K_FIELD_NUMBER: builtins.int
-    TOP_P_FIELD_NUMBER: builtins.int
-    SEED_FIELD_NUMBER: builtins.int
-    IGNORE_EOS_FIELD_NUMBER: builtins.int
-    max_tokens: builtins.int
-    """Most tokens to produce, at least 1. Absent: whatever still fits the context and the pools."""
-    temperature: builtins.float
-    """0 takes the most likely token; up to 100. Absent: 1."""
-    top_k: builtins.int
-    """Keep only this many of the most likely tokens; 0 keeps all. Absent: 0."""
-    top_p: builtins.float
-    """Keep the smallest set of most likely tokens whose probability reaches this; in (0, 1]. Absent: 1."""
-    seed: builtins.int
-    """The same seed gives the same tokens. Absent: the server draws one and returns it."""
-    ignore_eos: builtins.bool
-    """Go on past the model's end-of-sequence token."""
-    def __init__(
-        self,
-        *,
-        max_tokens: builtins.int | None = ...,
-        temperature: builtins.float | None = ...,
-        top_k: builtins.int | None = ...,
-        top_p: builtins.float | None = ...,
-        seed: builtins.int | None = ...,
-        ignore_eos: builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["_max_tokens", b"_max_tokens", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["_max_tokens", b"_max_tokens", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__max_tokens: _TypeAlias = typing.Literal["max_tokens"]  # noqa: Y015
-    _WhichOneofArgType__max_tokens: _TypeAlias = typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
-    _WhichOneofReturnType__seed: _TypeAlias = typing.Literal["seed"]  # noqa: Y015
-    _WhichOneofArgType__seed: _TypeAlias = typing.Literal["_seed", b"_seed"]  # noqa: Y015
-    _WhichOneofReturnType__temperature: _TypeAlias = typing.Literal["temperature"]  # noqa: Y015
-    _WhichOneofArgType__temperature: _TypeAlias = typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
-    _WhichOneofReturnType__top_k: _TypeAlias = typing.Literal["top_k"]  # noqa: Y015
-    _WhichOneofArgType__top_k: _TypeAlias = typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
-    _WhichOneofReturnType__top_p: _TypeAlias = typing.Literal["top_p"]  # noqa: Y015
-    _WhichOneofArgType__top_p: _TypeAlias = typing.Literal["_top_p", b"_top_p"]  # noqa: Y015
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
 
 @typing.final
 class OutputOptions(message.Message):
@@ -173,7 +115,7 @@ class GenerateRequest(message.Message):
         """Token ids, taken as they are."""
 
     @builtins.property
-    def sampling(self) -> SamplingParams:
+    def sampling(self) -> sampling_pb2.SamplingParams:
         """Absent: every default."""
 
     @builtins.property
@@ -187,7 +129,7 @@ class GenerateRequest(message.Message):
         model: builtins.str = ...,
         text: builtins.str = ...,
         token_ids: TokenIds | None = ...,
-        sampling: SamplingParams | None = ...,
+        sampling: sampling_pb2.SamplingParams | None = ...,
         output: OutputOptions | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["output", b"output", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
@@ -242,7 +184,7 @@ class ChatRequest(message.Message):
         """The conversation so far, oldest first; at least one message."""
 
     @builtins.property
-    def sampling(self) -> SamplingParams:
+    def sampling(self) -> sampling_pb2.SamplingParams:
         """Absent: every default."""
 
     @builtins.property
@@ -255,7 +197,7 @@ class ChatRequest(message.Message):
         request_id: builtins.str = ...,
         model: builtins.str = ...,
         messages: abc.Iterable[ChatMessage] | None = ...,
-        sampling: SamplingParams | None = ...,
+        sampling: sampling_pb2.SamplingParams | None = ...,
         output: OutputOptions | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["output", b"output", "sampling", b"sampling"]  # noqa: Y015

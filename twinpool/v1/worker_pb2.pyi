@@ -8,6 +8,7 @@ from google.protobuf import descriptor as descriptor
 from google.protobuf import message as message
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
+from twinpool.v1 import sampling_pb2 as sampling_pb2
 from twinpool.v1 import types_pb2 as types_pb2
 import builtins as builtins
 import sys
@@ -346,46 +347,6 @@ class SessionResponse(message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 @typing.final
-class RowParams(message.Message):
-    """How tokens are chosen, all defaults resolved."""
-
-    DESCRIPTOR: descriptor.Descriptor
-
-    MAX_TOKENS_FIELD_NUMBER: builtins.int
-    TEMPERATURE_FIELD_NUMBER: builtins.int
-    TOP_K_FIELD_NUMBER: builtins.int
-    TOP_P_FIELD_NUMBER: builtins.int
-    SEED_FIELD_NUMBER: builtins.int
-    IGNORE_EOS_FIELD_NUMBER: builtins.int
-    max_tokens: builtins.int
-    """Most tokens to produce."""
-    temperature: builtins.float
-    """0 takes the most likely token."""
-    top_k: builtins.int
-    """0 keeps all."""
-    top_p: builtins.float
-    """In (0, 1]."""
-    seed: builtins.int
-    """The random numbers of a token are a function of seed, choice and position."""
-    ignore_eos: builtins.bool
-    """Go on past end-of-sequence."""
-    def __init__(
-        self,
-        *,
-        max_tokens: builtins.int = ...,
-        temperature: builtins.float = ...,
-        top_k: builtins.int = ...,
-        top_p: builtins.float = ...,
-        seed: builtins.int = ...,
-        ignore_eos: builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-@typing.final
 class HandoffEndpoint(message.Message):
     """Where a decode worker takes hand-offs."""
 
@@ -485,7 +446,7 @@ class Prefill(message.Message):
         """The token log: tokens that earlier attempts produced."""
 
     @builtins.property
-    def params(self) -> RowParams:
+    def params(self) -> sampling_pb2.SamplingParams:
         """How the next token is chosen."""
 
     def __init__(
@@ -495,7 +456,7 @@ class Prefill(message.Message):
         choice_index: builtins.int = ...,
         prompt_ids: abc.Iterable[builtins.int] | None = ...,
         output_ids: abc.Iterable[builtins.int] | None = ...,
-        params: RowParams | None = ...,
+        params: sampling_pb2.SamplingParams | None = ...,
         decode: builtins.str | None = ...,
         arrival: builtins.int = ...,
     ) -> None: ...
@@ -601,7 +562,7 @@ class Admit(message.Message):
         """The token log; its last token is the one to feed first."""
 
     @builtins.property
-    def params(self) -> RowParams:
+    def params(self) -> sampling_pb2.SamplingParams:
         """How tokens are chosen."""
 
     def __init__(
@@ -611,7 +572,7 @@ class Admit(message.Message):
         choice_index: builtins.int = ...,
         num_prompt_tokens: builtins.int = ...,
         output_ids: abc.Iterable[builtins.int] | None = ...,
-        params: RowParams | None = ...,
+        params: sampling_pb2.SamplingParams | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...

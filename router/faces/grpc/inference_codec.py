@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import cast
 
 from router.entrance.asked import (
     Conversation,
     GenerationAsked,
     Prompt,
-    SamplingAsked,
     TextPrompt,
     TokenPrompt,
     Turn,
 )
 from router.entrance.chunks import Chunk, Summary
+from twinpool.sampling.params import SamplingOptions
 from twinpool.types import FinishReason, ModelCard
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import types_pb2
+from twinpool.v1.sampling_pb2 import SamplingParams as SamplingMessage
 
 FINISH_REASONS: Mapping[FinishReason, types_pb2.FinishReason.ValueType] = MappingProxyType(
     {
@@ -56,15 +58,9 @@ def _asked(message: pb.GenerateRequest | pb.ChatRequest, prompt: Prompt | None) 
     )
 
 
-def _sampling_asked(message: pb.SamplingParams) -> SamplingAsked:
-    return SamplingAsked(
-        max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
-        temperature=message.temperature if message.HasField("temperature") else None,
-        top_k=message.top_k if message.HasField("top_k") else None,
-        top_p=message.top_p if message.HasField("top_p") else None,
-        seed=message.seed if message.HasField("seed") else None,
-        ignore_eos=message.ignore_eos,
-    )
+def _sampling_asked(message: SamplingMessage) -> SamplingOptions:
+    """Those fields that the client gave; the names are the same."""
+    return cast("SamplingOptions", {field.name: value for field, value in message.ListFields()})
 
 
 def skip_special_tokens(message: pb.OutputOptions | pb.DetokenizeRequest) -> bool:

@@ -25,8 +25,8 @@ from tests.contract.router.shell import (
 from twinpool import errors
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import operations_pb2 as ops_pb
+from twinpool.v1.sampling_pb2 import SamplingParams as Sampling
 
-Sampling = pb.SamplingParams
 Code = grpc.StatusCode
 
 BAD_REQUESTS = {
