@@ -13,7 +13,7 @@ from tests.component.router_double import RouterDouble
 from tests.component.running_workers import RunningWorkers, shared_weights
 from tests.component.shm_bench import ShmBench
 from twinpool.config import DEFAULT_MODEL
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.prepare.pull import pull
 from twinpool.serving.cluster import Cluster
 

@@ -11,11 +11,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from twinpool.engine.attention import Segment
-from twinpool.engine.runner import Engine, cache_layout
+from twinpool.engine.cache_layout import cache_layout
+from twinpool.engine.kernels.port import Segment
+from twinpool.engine.models.registry import describe_model
+from twinpool.engine.runner import Engine
 from twinpool.kv.storage import KvStorage
-from twinpool.model.config import ModelConfig, PreparedModel
 from twinpool.model.manifest import WEIGHTS_FILE, Manifest
+from twinpool.model.prepared import PreparedModel
 
 VOCAB_SIZE = 101
 NUM_BLOCKS = 64
@@ -81,14 +83,14 @@ def prepare(model: LlamaForCausalLM, folder: Path) -> PreparedModel:
         adds_bos=False,
         special_tokens={},
     )
-    return PreparedModel(folder, ModelConfig.from_json(model.config.to_dict()), manifest)
+    return PreparedModel(folder, describe_model(model.config.to_dict()), manifest)
 
 
 def load_engine(
     prepared: PreparedModel, *, block_size: int = 4, dtype: str = "float32", deterministic: bool = False
 ) -> Engine:
     """An engine over a cache full of NaN, as a bad former owner might leave it."""
-    layout = cache_layout(prepared.config, block_size=block_size, dtype=dtype)
+    layout = cache_layout(prepared.description, block_size=block_size, dtype=dtype)
     storage = KvStorage(layout, NUM_BLOCKS)
     storage.tensor.fill_(torch.nan)
     return Engine.load(prepared, storage, deterministic=deterministic)
@@ -102,15 +104,14 @@ def reference_logits(model: LlamaForCausalLM, token_ids: Sequence[int]) -> Tenso
 
 
 class Sequences:
-    """Runs segments of sequences through an engine's model and returns the logits of every new token."""
+    """Runs segments of sequences through an engine's kernel and returns the logits of every new token."""
 
     def __init__(self, engine: Engine) -> None:
-        self._model = engine.model
+        self._kernel = engine.kernel
 
     def step(self, pieces: Sequence[tuple[Sequence[int], int, Sequence[int]]]) -> list[Tensor]:
         """Compute pieces at once: a sequence's tokens so far, its first new position, its block table."""
         token_ids = [token for tokens, start, _ in pieces for token in tokens[start:]]
-        positions = [at for tokens, start, _ in pieces for at in range(start, len(tokens))]
         segments = [Segment(len(tokens) - start, len(tokens), table) for tokens, start, table in pieces]
-        logits = self._model.forward(token_ids, positions, segments, range(len(token_ids)))
+        logits = self._kernel.step(token_ids, segments, range(len(token_ids)))
         return list(torch.split(logits, [segment.num_new for segment in segments]))

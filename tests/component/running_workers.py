@@ -17,10 +17,10 @@ from decode_worker.worker import DecodeWorker
 from prefill_worker.worker import PrefillWorker
 from tests.scripted_transport import Script
 from twinpool.config import EngineConfig, HandoffConfig
-from twinpool.engine import runner
-from twinpool.engine.weights import load_weights
+from twinpool.engine.kernels import load
+from twinpool.engine.kernels.torch_cpu.weights import load_weights
 from twinpool.kv.pool import Owner
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.session.messages import LoadReport
 from twinpool.types import Pool
 from twinpool.worker.spec import WorkerSpec
@@ -38,7 +38,7 @@ BLOCK_BYTES = 16 * 30 * 2 * 3 * 64 * 4
 def shared_weights() -> Iterator[None]:
     """Load each file of weights once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "load_weights", functools.cache(load_weights))
+        patch.setattr(load, "load_weights", functools.cache(load_weights))
         yield
 
 

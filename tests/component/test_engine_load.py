@@ -9,11 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.component.llama_oracle import SHAPES, load_engine, prepare, random_llama
-from twinpool.engine.runner import Engine, cache_layout
+from twinpool.engine.cache_layout import cache_layout
+from twinpool.engine.runner import Engine
 from twinpool.errors import ModelSourceError
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.worker.pulse import Pulse
 
 
@@ -56,14 +57,14 @@ def test_a_cache_for_another_model_is_refused(prepared: PreparedModel) -> None:
 
 @pytest.mark.parametrize(("block_size", "num_blocks"), [(1, 1), (1, 2), (1, 3), (16, 1), (4, 200)])
 def test_warm_up_fits_any_cache(prepared: PreparedModel, block_size: int, num_blocks: int) -> None:
-    layout = cache_layout(prepared.config, block_size=block_size, dtype="bfloat16")
+    layout = cache_layout(prepared.description, block_size=block_size, dtype="bfloat16")
     Engine.load(prepared, KvStorage(layout, num_blocks)).warm_up()
 
 
 def test_each_layer_that_is_computed_is_told(prepared: PreparedModel) -> None:
-    layout = cache_layout(prepared.config, block_size=1, dtype="float32")
+    layout = cache_layout(prepared.description, block_size=1, dtype="float32")
     pulse = Pulse()
     engine = Engine.load(prepared, KvStorage(layout, 1), computed_layer=pulse.beat)
     assert pulse.turns == 0
     engine.warm_up()  # one step, as there is no more room
-    assert pulse.turns == prepared.config.num_layers
+    assert pulse.turns == prepared.description.num_layers

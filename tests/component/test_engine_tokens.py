@@ -10,12 +10,14 @@ from torch import Tensor
 
 from tests.reference import ReferenceCase, reference_case
 from twinpool.engine.apart import step_apart
-from twinpool.engine.attention_plan import DecodeGroup, StepPlan
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
-from twinpool.engine.runner import Engine, cache_layout, set_threads
-from twinpool.engine.torch_attention import TorchAttention
+from twinpool.engine.cache_layout import cache_layout
+from twinpool.engine.kernels.load import set_threads
+from twinpool.engine.kernels.torch_cpu.attention import TorchAttention
+from twinpool.engine.kernels.torch_cpu.attention_plan import DecodeGroup, StepPlan
+from twinpool.engine.runner import Engine
 from twinpool.kv.storage import KvStorage, copy_blocks
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.sampling.params import SamplingParams
 from twinpool.worker.pulse import Pulse
 
@@ -30,7 +32,7 @@ CASES = ("1 tokens", "17 tokens", "chat", "257 tokens")
 @pytest.fixture(scope="module")
 def engine(default_model: PreparedModel) -> Engine:
     set_threads(1)  # A second thread waits for a core while other work runs on the machine.
-    layout = cache_layout(default_model.config, block_size=BLOCK_SIZE, dtype="float32")
+    layout = cache_layout(default_model.description, block_size=BLOCK_SIZE, dtype="float32")
     engine = Engine.load(default_model, KvStorage(layout, 96))
     engine.warm_up()
     return engine

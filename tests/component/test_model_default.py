@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from twinpool.config import DEFAULT_MODEL
-from twinpool.model.config import PreparedModel
 from twinpool.model.detokenizer import IncrementalDetokenizer
+from twinpool.model.prepared import PreparedModel
 from twinpool.model.tokenizer import Tokenizer
 from twinpool.prepare.fetch import fetch_wheel, sha256_of
 from twinpool.prepare.progress import Silent
@@ -70,18 +70,20 @@ def test_weights_and_constants_equal_those_of_transformers(
     ours = load_file(default_model.weights_file)
     assert ours.keys() == expected.keys()
     assert all(torch.equal(ours[name], expected[name]) for name in expected)
-    config = default_model.config
-    assert config.rope_theta == theirs.config.rope_parameters["rope_theta"]
-    assert config.rms_norm_eps == theirs.config.rms_norm_eps
-    assert config.head_dim == theirs.config.head_dim
-    assert config.max_context_tokens == theirs.config.max_position_embeddings
-    assert config.tie_word_embeddings is theirs.config.tie_word_embeddings
+    model = default_model.description
+    attention = model.layers[0].attention
+    assert attention.rope.theta == theirs.config.rope_parameters["rope_theta"]
+    assert model.norm_eps == model.layers[0].norm_eps == theirs.config.rms_norm_eps
+    assert attention.head_dim == theirs.config.head_dim
+    assert model.max_context_tokens == theirs.config.max_position_embeddings
+    assert model.tied_output is theirs.config.tie_word_embeddings
 
 
 def test_the_prepared_folder_is_itself_one_that_transformers_reads(default_model: PreparedModel) -> None:
     theirs: Any = LlamaForCausalLM.from_pretrained(default_model.folder, dtype=torch.float32)
-    assert theirs.config.rope_parameters["rope_theta"] == default_model.config.rope_theta
-    assert theirs.config.num_key_value_heads == default_model.config.num_kv_heads
+    attention = default_model.description.layers[0].attention
+    assert theirs.config.rope_parameters["rope_theta"] == attention.rope.theta
+    assert theirs.config.num_key_value_heads == attention.num_kv_heads
     embedding = load_file(default_model.weights_file)["model.embed_tokens.weight"]
     assert torch.equal(theirs.lm_head.weight, embedding)
 

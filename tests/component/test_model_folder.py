@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from tests.component.tiny_models import write_folder
 from twinpool.errors import InvalidRequest, ModelSourceError, UnsupportedModel
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.model.tokenizer import Tokenizer
 from twinpool.prepare.fetch import sha256_of
 from twinpool.prepare.pull import prepared_path, pull
@@ -49,7 +49,7 @@ def test_weights_are_taken_over_as_they_are_stored(
     assert ours.keys() == theirs.keys()
     assert all(ours[name].dtype == dtype and torch.equal(ours[name], theirs[name]) for name in theirs)
     assert model.digest == sha256_of(model.weights_file)
-    assert model.config.tie_word_embeddings is tied
+    assert model.description.tied_output is tied
     assert model.name == "tiny"
 
 

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from tests.component.tiny_models import write_gguf
 from tests.unit import tiny_tokenizers
 from twinpool.errors import ModelSourceError, UnsupportedModel
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.model.tokenizer import Tokenizer
 from twinpool.prepare.pull import pull
 
@@ -44,7 +44,7 @@ def test_a_matrix_without_rotation_is_what_gguf_itself_decodes(tmp_path: Path, n
 def test_an_output_matrix_of_its_own_is_kept(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", tensors={"output.weight": (263, 128)})
     folder = pull(str(file), cache_dir=tmp_path)
-    assert not PreparedModel.load(folder).config.tie_word_embeddings
+    assert not PreparedModel.load(folder).description.tied_output
     assert "lm_head.weight" in load_file(folder / "model.safetensors")
 
 
@@ -169,7 +169,7 @@ def test_a_bos_that_the_file_does_not_have_is_refused(tmp_path: Path) -> None:
 
 def test_no_token_is_added_to_those_of_the_file(tmp_path: Path) -> None:
     folder = pull(str(byte_level_file(tmp_path, {})), cache_dir=tmp_path)
-    assert Tokenizer.load(folder).vocab_size == PreparedModel.load(folder).config.vocab_size
+    assert Tokenizer.load(folder).vocab_size == PreparedModel.load(folder).description.vocab_size
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from tests.component.tiny_models import write_gguf
 from twinpool.errors import ModelSourceError
 from twinpool.model.cache import models_folder
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.prepare import fetch, sources
 from twinpool.prepare.pull import pull
 from twinpool.prepare.sources import WheelSource

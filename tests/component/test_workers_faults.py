@@ -19,7 +19,7 @@ from tests.reference import reference_case
 from tests.scripted_transport import Fault, Planned
 from twinpool.errors import StartFailed
 from twinpool.kv.storage import copy_blocks
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.session.messages import (
     Admit,
     PairBroken,

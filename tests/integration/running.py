@@ -15,7 +15,7 @@ from twinpool import Client
 from twinpool.client.operations import OperationsClient
 from twinpool.client.status import Status
 from twinpool.config import ServeConfig
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.serving.cluster import Cluster
 from twinpool.serving.launcher import BUILDERS, Builders
 from twinpool.serving.system import ServingSystem

@@ -20,7 +20,7 @@ from tests.integration.watched import wait_until
 from twinpool import Client
 from twinpool.client.operations import OperationsClient
 from twinpool.model.cache import models_folder
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.types import Pool, WorkerState
 
 TOKENS = ("token_ids", "prompt_token_ids")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
+from twinpool.engine.models.registry import describe_model
 from twinpool.errors import ModelSourceError, UnsupportedModel
-from twinpool.model.config import ModelConfig
+from twinpool.model.prepared import read_description
 
 LLAMA: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],
@@ -27,12 +27,12 @@ LLAMA: dict[str, object] = {
 
 
 def test_a_llama_is_read_with_the_defaults_of_transformers() -> None:
-    config = ModelConfig.from_json(LLAMA)
-    assert (config.head_dim, config.rope_theta) == (16, 10000.0)
+    attention = describe_model(LLAMA).layers[0].attention
+    assert (attention.head_dim, attention.rope.theta) == (16, 10000.0)
     without = {
         key: value for key, value in LLAMA.items() if key not in ("num_key_value_heads", "architectures")
     }
-    assert ModelConfig.from_json(without).num_kv_heads == 4
+    assert describe_model(without).layers[0].attention.num_kv_heads == 4
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,13 @@ def test_a_llama_is_read_with_the_defaults_of_transformers() -> None:
     ],
 )
 def test_the_rotary_base_is_found_wherever_transformers_wrote_it(rope: dict[str, object]) -> None:
-    assert ModelConfig.from_json(LLAMA | rope).rope_theta == 5e5
+    assert describe_model(LLAMA | rope).layers[0].attention.rope.theta == 5e5
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        ModelConfig.from_json(LLAMA), rope_theta=1e5, rms_norm_eps=9.999999747378752e-06
-    )
-    (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
-    assert ModelConfig.load(tmp_path) == config
+    config = LLAMA | {"rope_theta": 1e5, "rms_norm_eps": 9.999999747378752e-06}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_description(tmp_path) == describe_model(config)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +76,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 )
 def test_a_feature_not_computed_here_is_refused_by_name(change: dict[str, object], named: str) -> None:
     with pytest.raises(UnsupportedModel, match=named):
-        ModelConfig.from_json(LLAMA | change)
+        describe_model(LLAMA | change)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +84,15 @@ def test_a_feature_not_computed_here_is_refused_by_name(change: dict[str, object
     [
         ({"vocab_size": 0}, "vocab_size"),
         ({"hidden_size": -64}, "hidden_size"),
-        ({"num_hidden_layers": 10**12}, "num_layers"),
+        ({"num_hidden_layers": 10**12}, "num_hidden_layers"),
         ({"num_hidden_layers": 2.0}, "num_hidden_layers"),
         ({"num_hidden_layers": True}, "num_hidden_layers"),
         ({"intermediate_size": "128"}, "intermediate_size"),
         ({"max_position_embeddings": None}, "max_position_embeddings"),
-        ({"num_attention_heads": 0}, "attention heads"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
         ({"num_attention_heads": 5}, "multiple of 5"),
         ({"num_key_value_heads": 3}, "3 KV heads"),
-        ({"num_key_value_heads": 0}, "num_kv_heads"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads"),
         ({"head_dim": 15}, "head_dim"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
         ({"rms_norm_eps": None}, "rms_norm_eps"),
@@ -105,7 +103,7 @@ def test_a_feature_not_computed_here_is_refused_by_name(change: dict[str, object
 )
 def test_a_number_that_cannot_be_is_refused_by_name(change: dict[str, object], named: str) -> None:
     with pytest.raises(UnsupportedModel, match=named):
-        ModelConfig.from_json(LLAMA | change)
+        describe_model(LLAMA | change)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, b"\xff\xfe"])
@@ -113,9 +111,9 @@ def test_a_file_that_holds_no_object_is_refused(tmp_path: Path, content: str | b
     data = content.encode() if isinstance(content, str) else content
     (tmp_path / "config.json").write_bytes(data)
     with pytest.raises(ModelSourceError, match=r"config\.json"):
-        ModelConfig.load(tmp_path)
+        read_description(tmp_path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match=r"config\.json"):
-        ModelConfig.load(tmp_path)
+        read_description(tmp_path)

@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_model_config import LLAMA
+from twinpool.engine.models.registry import describe_model
 from twinpool.errors import ModelSourceError
-from twinpool.model.config import ModelConfig
-from twinpool.model.estimate import MemoryEstimate, find_config
+from twinpool.model.estimate import MemoryEstimate, find_description
 
-_LLAMA_2_7B = dataclasses.replace(
-    ModelConfig.from_json(LLAMA),
-    vocab_size=32000,
-    hidden_size=4096,
-    intermediate_size=11008,
-    num_layers=32,
-    num_heads=32,
-    num_kv_heads=32,
-    head_dim=128,
-    tie_word_embeddings=False,
+_LLAMA_2_7B = describe_model(
+    LLAMA
+    | {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "tie_word_embeddings": False,
+    }
 )
 
 
@@ -39,7 +40,7 @@ def test_the_weights_of_llama_2_7b_are_its_published_parameter_count() -> None:
 
 
 def test_tied_embeddings_count_once() -> None:
-    tied = dataclasses.replace(_LLAMA_2_7B, tie_word_embeddings=True)
+    tied = dataclasses.replace(_LLAMA_2_7B, tied_output=True)
     saved = (
         MemoryEstimate(_LLAMA_2_7B, "float32").weights_bytes - MemoryEstimate(tied, "float32").weights_bytes
     )
@@ -64,9 +65,9 @@ def test_requests_take_whole_blocks(memory_bytes: int, num_tokens: int, block_si
 
 def test_a_folder_with_nothing_but_a_config_is_enough(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    assert find_config(str(tmp_path)) == ModelConfig.from_json(LLAMA)
+    assert find_description(str(tmp_path)) == describe_model(LLAMA)
 
 
 def test_a_model_that_was_not_pulled_is_refused_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match="twinpool pull smollm2-135m-instruct"):
-        find_config("smollm2-135m-instruct", tmp_path)
+        find_description("smollm2-135m-instruct", tmp_path)

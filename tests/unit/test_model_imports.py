@@ -7,7 +7,7 @@ import sys
 
 _CODE = """
 import sys
-import twinpool.model.config, twinpool.model.detokenizer, twinpool.model.dtype, twinpool.model.estimate
+import twinpool.model.prepared, twinpool.model.detokenizer, twinpool.model.dtype, twinpool.model.estimate
 from twinpool.prepare.pull import prepared_path
 prepared_path("smollm2-135m-instruct", None)
 print(*sys.modules)

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.test_model_config import LLAMA
 from twinpool.errors import ModelSourceError
-from twinpool.model.config import PreparedModel
 from twinpool.model.manifest import Manifest
+from twinpool.model.prepared import PreparedModel
 
 _MANIFEST = Manifest(
     name="tiny",

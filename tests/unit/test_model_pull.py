@@ -12,7 +12,7 @@ import pytest
 
 from twinpool.errors import ModelSourceError
 from twinpool.model.cache import models_folder
-from twinpool.model.estimate import find_config
+from twinpool.model.estimate import find_description
 from twinpool.prepare import convert
 from twinpool.prepare.progress import Progress, Silent
 from twinpool.prepare.pull import prepared_path, pull
@@ -148,7 +148,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("ask", [pull, prepared_path, find_config])
+@pytest.mark.parametrize("ask", [pull, prepared_path, find_description])
 def test_a_user_without_a_home_is_told_what_to_set(nobody: None, ask: Callable[[str], object]) -> None:
     default = "smollm2-135m-instruct"
     for model, advice in (

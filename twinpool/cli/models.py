@@ -13,7 +13,7 @@ from twinpool.cli.estimate_table import need_lines, need_of
 from twinpool.cli.progress import shown_steps
 from twinpool.config import ConfigError
 from twinpool.model.dtype import resolve_dtype
-from twinpool.model.estimate import MemoryEstimate, find_config
+from twinpool.model.estimate import MemoryEstimate, find_description
 from twinpool.prepare.pull import pull as pull_model
 
 
@@ -64,10 +64,10 @@ def estimate(
     """
     given = {"model": model, "dtype": dtype, "kv_memory_mib": kv_memory_mib, "cache_dir": cache_dir}
     settings = load_config(given)
-    config = find_config(settings.model, settings.cache_dir)
-    num_tokens = config.max_context_tokens if context is None else context
+    description = find_description(settings.model, settings.cache_dir)
+    num_tokens = description.max_context_tokens if context is None else context
     if num_tokens < 1 or requests < 1:
         raise ConfigError("context and requests must be at least 1")
-    memory = MemoryEstimate(config, resolve_dtype(settings.engine.dtype))
+    memory = MemoryEstimate(description, resolve_dtype(settings.engine.dtype))
     need = need_of(memory, settings, num_tokens, requests)
     print(json_format.dumps(need) if json else "\n".join(need_lines(need)))

@@ -25,7 +25,7 @@ from twinpool.cli.stdout import Say, only_results_on_stdout
 from twinpool.config import ServeConfig
 from twinpool.errors import InternalError, TwinpoolError
 from twinpool.logs import set_up_logs
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.prepare.pull import prepared_path
 from twinpool.python_command import python_command
 from twinpool.serving.cluster import Cluster, ray_cluster

@@ -5,37 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self
 
-import torch
-from torch import Tensor
-
 from twinpool.engine import sampler
-from twinpool.engine.attention import Segment
-from twinpool.engine.attention_plan import StepPlan
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
-from twinpool.engine.model import LlamaModel
-from twinpool.engine.torch_attention import TorchAttention
-from twinpool.engine.weights import load_weights
+from twinpool.engine.cache_layout import cache_layout
+from twinpool.engine.kernels.load import load_kernel
+from twinpool.engine.kernels.port import Segment, StepKernel
 from twinpool.errors import ModelSourceError
-from twinpool.kv.layout import KvLayout
-from twinpool.kv.storage import TORCH_DTYPES, KvStorage
-from twinpool.model.config import ModelConfig, PreparedModel
+from twinpool.kv.storage import KvStorage
+from twinpool.model.prepared import PreparedModel
 from twinpool.sampling.params import SamplingParams
-
-
-def set_threads(num_threads: int) -> None:
-    """Set the compute threads of this process; call it before the engine is loaded."""
-    torch.set_num_threads(num_threads)
-
-
-def cache_layout(config: ModelConfig, *, block_size: int, dtype: str) -> KvLayout:
-    """The cache layout of a model; dtype is float32 or bfloat16, of weights and cache alike."""
-    return KvLayout(
-        num_layers=config.num_layers,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=block_size,
-        dtype=dtype,
-    )
 
 
 class Engine:
@@ -45,8 +23,8 @@ class Engine:
     trusted: the router has checked ids, lengths and block tables before.
     """
 
-    def __init__(self, model: LlamaModel[StepPlan], storage: KvStorage) -> None:
-        self.model = model
+    def __init__(self, kernel: StepKernel, storage: KvStorage) -> None:
+        self.kernel = kernel
         self.storage = storage
 
     @classmethod
@@ -65,11 +43,10 @@ class Engine:
         Raises ModelSourceError where the weights are damaged, or the storage is not for this model.
         """
         layout = storage.layout
-        if layout != cache_layout(model.config, block_size=layout.block_size, dtype=layout.dtype):
+        if layout != cache_layout(model.description, block_size=layout.block_size, dtype=layout.dtype):
             raise ModelSourceError(f"a cache of {layout} does not fit model {model.name}")
         exact = deterministic or layout.dtype == "float32"
-        weights = load_weights(model.weights_file, model.config, TORCH_DTYPES[layout.dtype], exact=exact)
-        return cls(LlamaModel(model.config, weights, TorchAttention(storage), computed_layer), storage)
+        return cls(load_kernel(model, storage, exact=exact, computed_layer=computed_layer), storage)
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
         """Compute chunks of different prompts; returns each one's token, None where `sample` is None."""
@@ -86,7 +63,7 @@ class Engine:
         order = sorted(range(len(rows)), key=lambda index: rows[index].position)
         batch = [rows[index] for index in order]
         segments = [Segment(1, row.position + 1, row.block_table) for row in batch]
-        logits = self._forward([row.token_id for row in batch], segments, range(len(batch)))
+        logits = self.kernel.step([row.token_id for row in batch], segments, range(len(batch)))
         tokens = [0] * len(rows)
         for index, token in zip(order, sampler.sample(logits, [row.sample for row in batch]), strict=True):
             tokens[index] = token
@@ -118,13 +95,5 @@ class Engine:
             if row is not None:
                 wanted.append(row)
                 ends.append(end - 1)
-        tokens = iter(sampler.sample(self._forward(token_ids, segments, ends), wanted))
+        tokens = iter(sampler.sample(self.kernel.step(token_ids, segments, ends), wanted))
         return [None if row is None else next(tokens) for row in samples]
-
-    def _forward(
-        self, token_ids: Sequence[int], segments: Sequence[Segment], logit_rows: Sequence[int]
-    ) -> Tensor:
-        positions: list[int] = []
-        for segment in segments:
-            positions.extend(range(segment.context_tokens - segment.num_new, segment.context_tokens))
-        return self.model.forward(token_ids, positions, segments, logit_rows)

@@ -6,33 +6,32 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from twinpool.engine.cache_layout import cache_layout
+from twinpool.engine.models.description import ModelDescription
+from twinpool.engine.models.tensors import tensors_of
 from twinpool.errors import ModelSourceError
-from twinpool.model.config import CONFIG_FILE, ModelConfig
+from twinpool.kv.layout import ELEMENT_BYTES
 from twinpool.model.home import in_home
+from twinpool.model.prepared import CONFIG_FILE, read_description
 from twinpool.prepare.pull import prepared_path
-from twinpool.prepare.weights import expected_shapes
-
-BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Sizes of one model in one number format (a key of BYTES_PER_ELEMENT)."""
+    """Sizes of one model in one number format (a key of ELEMENT_BYTES)."""
 
-    config: ModelConfig
+    model: ModelDescription
     dtype: str
 
     @property
     def weights_bytes(self) -> int:
         """All weights; tied embeddings count once."""
-        elements = sum(prod(shape) for shape in expected_shapes(self.config).values())
-        return elements * BYTES_PER_ELEMENT[self.dtype]
+        return sum(prod(spec.shape) for spec in tensors_of(self.model)) * ELEMENT_BYTES[self.dtype]
 
     @property
     def kv_bytes_per_token(self) -> int:
         """Keys and values of one token in all layers."""
-        config = self.config
-        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * BYTES_PER_ELEMENT[self.dtype]
+        return cache_layout(self.model, block_size=1, dtype=self.dtype).token_bytes
 
     def kv_bytes(self, num_tokens: int, num_requests: int = 1) -> int:
         """The cache of so many requests of so many tokens each (prompt and answer together)."""
@@ -45,8 +44,8 @@ class MemoryEstimate:
         return kv_memory_bytes // block_bytes // blocks_per_request
 
 
-def find_config(model: str, cache_dir: Path | None = None) -> ModelConfig:
-    """The shape of a model that was pulled, or of a local folder, of which config.json is enough.
+def find_description(model: str, cache_dir: Path | None = None) -> ModelDescription:
+    """The description of a model that was pulled, or of a local folder, of which config.json is enough.
 
     Raises ModelSourceError if neither holds.
     """
@@ -56,4 +55,4 @@ def find_config(model: str, cache_dir: Path | None = None) -> ModelConfig:
         if prepared is None:
             raise ModelSourceError(f"{model} is not prepared yet: run `twinpool pull {model}` first")
         folder = prepared
-    return ModelConfig.load(folder)
+    return read_description(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from twinpool.errors import ModelSourceError
-from twinpool.model.fields import read_json
+from twinpool.model.json_files import read_json
 
 PREPARED_FILE = "prepared.json"
 WEIGHTS_FILE = "model.safetensors"

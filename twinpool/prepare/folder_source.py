@@ -1,4 +1,4 @@
-"""Reads a Llama out of a folder in Hugging Face's layout; only safetensors, since pickles run code."""
+"""Reads a model out of a folder in Hugging Face's layout; only safetensors, since pickles run code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from twinpool.engine.models.description import ModelDescription, Role
+from twinpool.engine.models.tensors import name_of
 from twinpool.errors import ModelSourceError, UnsupportedModel
-from twinpool.model.config import ModelConfig
-from twinpool.model.fields import read_json
-from twinpool.prepare.weights import OUTPUT, SourceTensor
+from twinpool.model.json_files import read_json
+from twinpool.prepare.weights import SourceTensor
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -41,18 +42,19 @@ def weight_files(folder: Path) -> list[Path]:
     raise ModelSourceError(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}")
 
 
-def folder_tensors(folder: Path, config: ModelConfig) -> Iterator[SourceTensor]:
+def folder_tensors(folder: Path, model: ModelDescription) -> Iterator[SourceTensor]:
     """All weights, in the type they are stored in.
 
     Raises UnsupportedModel naming a tensor of another type than float32, float16 and bfloat16.
     """
+    output = name_of(model.tensor_names, Role.OUTPUT, None)
     for path in weight_files(folder):
         try:
             shard: Any = safe_open(path, framework="pt")
         except (OSError, SafetensorError) as error:
             raise ModelSourceError(f"cannot read {path}: {error}") from error
         for name in shard.keys():  # noqa: SIM118 (it is no mapping)
-            tied_copy = name == OUTPUT and config.tie_word_embeddings
+            tied_copy = name == output and model.tied_output
             if not (tied_copy or name.endswith(_DERIVED)):
                 yield _tensor(shard, name)
 

@@ -1,4 +1,4 @@
-"""Which tensors a Llama has, and the writer of the one file that holds them."""
+"""Checks a source's tensors against the model's description, and writes the one file that holds them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from twinpool.engine.models.description import ModelDescription
+from twinpool.engine.models.tensors import Shape, tensors_of
 from twinpool.errors import ModelSourceError, UnsupportedModel
-from twinpool.model.config import ModelConfig
 from twinpool.prepare.progress import Progress
-
-Shape = tuple[int, ...]
-
-EMBEDDING = "model.embed_tokens.weight"
-FINAL_NORM = "model.norm.weight"
-OUTPUT = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,43 +28,19 @@ class SourceTensor:
     read: Callable[[], bytes | memoryview]
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Name and shape of every weight, in the order of the file (Hugging Face's LlamaForCausalLM)."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shapes: dict[str, Shape] = {EMBEDDING: (config.vocab_size, hidden)}
-    for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}."
-        shapes |= {
-            prefix + "input_layernorm.weight": (hidden,),
-            prefix + "self_attn.q_proj.weight": (query, hidden),
-            prefix + "self_attn.k_proj.weight": (key, hidden),
-            prefix + "self_attn.v_proj.weight": (key, hidden),
-            prefix + "self_attn.o_proj.weight": (hidden, query),
-            prefix + "post_attention_layernorm.weight": (hidden,),
-            prefix + "mlp.gate_proj.weight": (inner, hidden),
-            prefix + "mlp.up_proj.weight": (inner, hidden),
-            prefix + "mlp.down_proj.weight": (hidden, inner),
-        }
-    shapes[FINAL_NORM] = (hidden,)
-    if not config.tie_word_embeddings:
-        shapes[OUTPUT] = (config.vocab_size, hidden)
-    return shapes
+def in_file_order(model: ModelDescription, tensors: Iterable[SourceTensor]) -> list[SourceTensor]:
+    """The source's tensors in the order of the file, once they are seen to be just what the model has.
 
-
-def in_file_order(config: ModelConfig, tensors: Iterable[SourceTensor]) -> list[SourceTensor]:
-    """The source's tensors in the order of the file, once they are seen to be just what the config asks for.
-
-    Raises UnsupportedModel naming a tensor that no Llama has, ModelSourceError naming one that is missing or
+    Raises UnsupportedModel naming a tensor that it has not, ModelSourceError naming one that is missing or
     misshapen.
     """
     found = {tensor.name: tensor for tensor in tensors}
-    if config.num_layers > len(found):
-        raise ModelSourceError(f"{config.num_layers} layers are declared, but there are {len(found)} tensors")
-    shapes = expected_shapes(config)
+    if model.num_layers > len(found):
+        raise ModelSourceError(f"{model.num_layers} layers are declared, but there are {len(found)} tensors")
+    shapes = {spec.name: spec.shape for spec in tensors_of(model)}
     for tensor in found.values():
         if tensor.name not in shapes:
-            raise UnsupportedModel(f"tensor {tensor.name} is not part of a plain Llama")
+            raise UnsupportedModel(f"tensor {tensor.name} is not part of such a model")
         if tensor.shape != shapes[tensor.name]:
             raise ModelSourceError(f"tensor {tensor.name} is {tensor.shape}, not {shapes[tensor.name]}")
     missing = [name for name in shapes if name not in found]

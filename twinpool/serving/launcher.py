@@ -22,7 +22,7 @@ from router.faces.grpc.server import Address
 from router.pools.launcher import StartedWorker
 from twinpool.config import ServeConfig
 from twinpool.errors import NotPlaced, StartFailed, TakenOver
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.resources import PoolResources
 from twinpool.serving.claim import Claim
 from twinpool.serving.cluster import NAMESPACE, Cluster

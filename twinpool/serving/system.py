@@ -27,9 +27,9 @@ from router.telemetry.metrics import Metrics
 from router.telemetry.metrics_server import MetricsServer
 from twinpool.config import ServeConfig
 from twinpool.errors import StartFailed
-from twinpool.model.config import PreparedModel
 from twinpool.model.detokenizer import IncrementalDetokenizer
 from twinpool.model.dtype import resolve_dtype
+from twinpool.model.prepared import PreparedModel
 from twinpool.model.tokenizer import Tokenizer
 from twinpool.serving.cluster import Cluster
 from twinpool.serving.launcher import BUILDERS, Builders, RayLauncher
@@ -68,8 +68,8 @@ class ServingSystem:
         dtype = resolve_dtype(config.engine.dtype)
         card = ModelCard(
             name=model.name,
-            max_context_tokens=model.config.max_context_tokens,
-            vocab_size=model.config.vocab_size,
+            max_context_tokens=model.description.max_context_tokens,
+            vocab_size=model.description.vocab_size,
             eos_token_ids=model.eos_token_ids,
             dtype=dtype,
         )

@@ -6,12 +6,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.fingerprint import layout_fingerprint
-from twinpool.engine.runner import Engine, cache_layout, set_threads
+from twinpool.engine.kernels.load import set_threads
+from twinpool.engine.runner import Engine
 from twinpool.errors import StartFailed
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
-from twinpool.model.config import PreparedModel
+from twinpool.model.prepared import PreparedModel
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.shared_memory import create_shared
 from twinpool.worker.pulse import Pulse
@@ -55,7 +57,7 @@ def load_worker_engine(spec: WorkerSpec, pulse: Pulse, *, shared: bool) -> Worke
     model = PreparedModel.load(Path(spec.model_folder))
     if spec.model_digest and model.digest != spec.model_digest:
         raise StartFailed(f"{spec.model_folder} holds other weights here than on the router's node")
-    layout = cache_layout(model.config, block_size=spec.engine.block_size, dtype=spec.dtype)
+    layout = cache_layout(model.description, block_size=spec.engine.block_size, dtype=spec.dtype)
     num_blocks = layout.num_blocks(spec.engine.kv_memory_mib * MIB)
     if num_blocks < 1:
         raise StartFailed(
@@ -64,7 +66,8 @@ def load_worker_engine(spec: WorkerSpec, pulse: Pulse, *, shared: bool) -> Worke
     storage, descriptor = _allocate(layout, num_blocks, shared and sys.platform == "linux")
     engine = Engine.load(model, storage, deterministic=spec.engine.deterministic, computed_layer=pulse.beat)
     engine.warm_up()
-    fingerprint = layout_fingerprint(layout, weights_digest=model.digest, rope_theta=model.config.rope_theta)
+    rope = model.description.layers[0].attention.rope
+    fingerprint = layout_fingerprint(layout, weights_digest=model.digest, rope_theta=rope.theta)
     identity = Identity(spec.incarnation, spec.secret, fingerprint)
     return WorkerEngine(engine, storage, identity, frozenset(model.eos_token_ids), descriptor)
 

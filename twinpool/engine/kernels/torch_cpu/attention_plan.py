@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twinpool.engine.attention import Segment
-from twinpool.engine.cache_index import CacheIndex
+from twinpool.engine.kernels.port import Segment
+from twinpool.engine.kernels.torch_cpu.cache_index import CacheIndex
 from twinpool.kv.layout import KvLayout
 
 GROUP_BYTES = 8 << 20

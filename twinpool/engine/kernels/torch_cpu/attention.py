@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from twinpool.engine.attention import Segment
-from twinpool.engine.attention_plan import Chunk, DecodeGroup, StepPlan, StepPlanner
+from twinpool.engine.kernels.port import Segment
+from twinpool.engine.kernels.torch_cpu.attention_plan import Chunk, DecodeGroup, StepPlan, StepPlanner
 from twinpool.kv.storage import KvStorage
 
 _QUERY_TILE = 64
@@ -17,7 +17,9 @@ _QUERY_TILE = 64
 
 
 class TorchAttention:
-    """Grouped- and multi-query attention; heads that share keys are folded into the query dimension.
+    """Writes a step's keys and values and attends: `plan` once a step, `attend` once a layer, in one thread.
+
+    Grouped- and multi-query attention; heads that share keys are folded into the query dimension.
 
     Contexts are gathered into one reused buffer, never concatenated. What a row is padded to changes no bit
     of its result here where block_size is a multiple of 16, and less than 1e-6 of it elsewhere.
@@ -38,7 +40,7 @@ class TorchAttention:
         self._causal = torch.full((_QUERY_TILE, _QUERY_TILE), -math.inf, dtype=dtype).triu_(1).unsqueeze(1)
 
     def plan(self, segments: Sequence[Segment]) -> StepPlan:
-        """Lay out a step, and clear the blocks it begins.
+        """Lay out a step, and clear the blocks it begins; segments follow one another in the flat batch.
 
         A cleared tail keeps what a block's former owner left (another row's numbers, or bytes that a broken
         hand-off damaged into NaN) from reaching a sum as weight 0 times NaN.
@@ -47,7 +49,11 @@ class TorchAttention:
         return self._planner.plan(segments)
 
     def attend(self, plan: StepPlan, layer: int, q: Tensor, kv: Tensor, out: Tensor) -> None:
-        """See AttentionBackend."""
+        """Write kv into the step's slots, then attend causally and fill out.
+
+        q, out: `[rows, num_heads, head_dim]`. kv: `[rows, 2 * num_kv_heads, head_dim]`, keys first.
+        q and kv are rotated already. out is contiguous; of q and kv, only the last dimension need be.
+        """
         self._slots.index_copy_(0, plan.slots[layer], kv.reshape(-1, kv.shape[-1]))
         for part in plan.parts:
             rows = slice(part.first, part.first + part.num_rows)

@@ -10,9 +10,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from twinpool.engine.linear import ROW_TILE, Linear
+from twinpool.engine.kernels.torch_cpu.linear import ROW_TILE, Linear
+from twinpool.engine.models.description import ModelDescription, Role
+from twinpool.engine.models.tensors import tensors_of
 from twinpool.errors import ModelSourceError
-from twinpool.model.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaWeights:
+class ModelWeights:
     """A whole model; embedding is `[vocab_size, hidden_size]`.
 
     row_multiple: the layers take rows in multiples of this.
@@ -52,7 +53,7 @@ class TensorSource(Protocol):
         ...
 
 
-def load_weights(file: Path, config: ModelConfig, dtype: torch.dtype, *, exact: bool) -> LlamaWeights:
+def load_weights(file: Path, model: ModelDescription, dtype: torch.dtype, *, exact: bool) -> ModelWeights:
     """Map the file, cast each tensor once, fuse and lay out.
 
     exact: a row's bits do not depend on the rows that it is computed with.
@@ -60,67 +61,60 @@ def load_weights(file: Path, config: ModelConfig, dtype: torch.dtype, *, exact: 
     """
     try:
         with safe_open(file, framework="pt") as source:
-            return _Reader(source, config, dtype, exact).model()
+            return _Reader(source, model, dtype, exact).model()
     except (SafetensorError, OSError) as error:
         raise ModelSourceError(f"cannot read weights from {file}: {error}") from error
 
 
 class _Reader:
-    """Knows Hugging Face's names and shapes of a Llama's tensors."""
-
-    def __init__(self, source: TensorSource, config: ModelConfig, dtype: torch.dtype, exact: bool) -> None:
+    def __init__(
+        self, source: TensorSource, model: ModelDescription, dtype: torch.dtype, exact: bool
+    ) -> None:
         self._source = source
-        self._config = config
+        self._model = model
+        self._specs = {(spec.role, spec.layer): spec for spec in tensors_of(model)}
         self._dtype = dtype
         self._exact = exact
         self._widths: dict[torch.Size, tuple[int, ...]] = {}
 
-    def model(self) -> LlamaWeights:
-        config = self._config
-        vocabulary = (config.vocab_size, config.hidden_size)
-        embedding = self._tensor("model.embed_tokens", *vocabulary)
-        head = embedding if config.tie_word_embeddings else self._tensor("lm_head", *vocabulary)
-        layers = tuple(self._layer(f"model.layers.{index}.") for index in range(config.num_layers))
+    def model(self) -> ModelWeights:
+        embedding = self._tensor(Role.EMBEDDING)
+        head = embedding if self._model.tied_output else self._tensor(Role.OUTPUT)
+        layers = tuple(self._layer(number) for number in range(self._model.num_layers))
         lm_head = self._linear(head)
-        return LlamaWeights(
+        return ModelWeights(
             embedding=embedding,
             layers=layers,
-            final_norm=self._tensor("model.norm", config.hidden_size),
+            final_norm=self._tensor(Role.FINAL_NORM),
             lm_head=lm_head,
             row_multiple=self._row_multiple(),
         )
 
-    def _layer(self, prefix: str) -> LayerWeights:
-        config = self._config
-        hidden, inner = config.hidden_size, config.intermediate_size
-        q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+    def _layer(self, number: int) -> LayerWeights:
         return LayerWeights(
-            attention_norm=self._tensor(prefix + "input_layernorm", hidden),
-            qkv=self._linear(
-                self._tensor(attention + "q_proj", q_size, hidden),
-                self._tensor(attention + "k_proj", kv_size, hidden),
-                self._tensor(attention + "v_proj", kv_size, hidden),
-            ),
-            attention_output=self._linear(self._tensor(attention + "o_proj", hidden, q_size)),
-            mlp_norm=self._tensor(prefix + "post_attention_layernorm", hidden),
-            gate_up=self._linear(
-                self._tensor(mlp + "gate_proj", inner, hidden), self._tensor(mlp + "up_proj", inner, hidden)
-            ),
-            down=self._linear(self._tensor(mlp + "down_proj", hidden, inner)),
+            attention_norm=self._tensor(Role.ATTENTION_NORM, number),
+            qkv=self._fused(number, Role.QUERY, Role.KEY, Role.VALUE),
+            attention_output=self._fused(number, Role.ATTENTION_OUTPUT),
+            mlp_norm=self._tensor(Role.MLP_NORM, number),
+            gate_up=self._fused(number, Role.GATE, Role.UP),
+            down=self._fused(number, Role.DOWN),
         )
 
-    def _tensor(self, name: str, *shape: int) -> Tensor:
-        tensor = self._source.get_tensor(name + ".weight")
-        if tuple(tensor.shape) != shape:
+    def _tensor(self, role: Role, layer: int | None = None) -> Tensor:
+        spec = self._specs[role, layer]
+        tensor = self._source.get_tensor(spec.name)
+        if tuple(tensor.shape) != spec.shape:
             raise ModelSourceError(
-                f"tensor {name}.weight has shape {tuple(tensor.shape)}; the configuration says {shape}"
+                f"tensor {spec.name} has shape {tuple(tensor.shape)}; the configuration says {spec.shape}"
             )
         # A copy even without a cast: the file may be replaced or truncated while the model runs.
         return tensor.to(self._dtype, copy=True)
 
-    def _linear(self, *parts: Tensor) -> Linear:
-        weight = parts[0] if len(parts) == 1 else torch.cat(parts)
+    def _fused(self, layer: int, *roles: Role) -> Linear:
+        parts = [self._tensor(role, layer) for role in roles]
+        return self._linear(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def _linear(self, weight: Tensor) -> Linear:
         linear = Linear(weight)
         if self._exact:
             if weight.shape not in self._widths:

@@ -1,4 +1,4 @@
-"""Rotary position embedding in the half-split form of Hugging Face's Llama."""
+"""Rotary position embedding in halves: the first half of a head turns with the second."""
 
 from __future__ import annotations
 

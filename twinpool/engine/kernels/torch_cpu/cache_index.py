@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twinpool.engine.attention import Segment
+from twinpool.engine.kernels.port import Segment
 from twinpool.kv.layout import KvLayout
 
 

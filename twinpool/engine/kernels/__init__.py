@@ -1,0 +1,1 @@
+"""What computes an engine's steps: a port, and its implementations."""

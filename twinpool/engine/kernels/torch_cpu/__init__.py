@@ -1,0 +1,1 @@
+"""Computes any described model in plain torch operations on the CPU."""
