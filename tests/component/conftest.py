@@ -12,8 +12,8 @@ from tests.component.ray_pair import RayPair, running_actor, running_pair
 from tests.component.router_double import RouterDouble
 from tests.component.running_workers import RunningWorkers, shared_weights
 from tests.component.shm_bench import ShmBench
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import DEFAULT_MODEL
-from twinpool.model.prepared import PreparedModel
 from twinpool.prepare.pull import pull
 from twinpool.serving.cluster import Cluster
 

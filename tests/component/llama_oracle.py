@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from twinpool.checkpoint.manifest import WEIGHTS_FILE, Manifest
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.kernels.port import Segment
 from twinpool.engine.models.registry import describe_model
 from twinpool.engine.runner import Engine
 from twinpool.kv.storage import KvStorage
-from twinpool.model.manifest import WEIGHTS_FILE, Manifest
-from twinpool.model.prepared import PreparedModel
 
 VOCAB_SIZE = 101
 NUM_BLOCKS = 64

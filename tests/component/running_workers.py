@@ -16,11 +16,11 @@ import pytest
 from decode_worker.worker import DecodeWorker
 from prefill_worker.worker import PrefillWorker
 from tests.scripted_transport import Script
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.engine.kernels import load
 from twinpool.engine.kernels.torch_cpu.weights import load_weights
 from twinpool.kv.pool import Owner
-from twinpool.model.prepared import PreparedModel
 from twinpool.session.messages import LoadReport
 from twinpool.types import Pool
 from twinpool.worker.spec import WorkerSpec

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from tests.component.llama_oracle import SHAPES, Sequences, Shape, load_engine, prepare, random_llama
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.kernels.load import set_threads
 from twinpool.engine.kernels.torch_cpu.linear import ROW_TILE, Linear, split_rows
 from twinpool.engine.runner import Engine
-from twinpool.model.prepared import PreparedModel
 
 LENGTHS = [17, 40, 3, 16, 25, 33, 8, 64, 1, 50, 29, 12, 31, 48, 5, 22]
 

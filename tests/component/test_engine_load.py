@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.component.llama_oracle import SHAPES, load_engine, prepare, random_llama
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.runner import Engine
 from twinpool.errors import ModelSourceError
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
-from twinpool.model.prepared import PreparedModel
 from twinpool.worker.pulse import Pulse
 
 

@@ -19,7 +19,7 @@ from tests.component.llama_oracle import (
     random_llama,
     reference_logits,
 )
-from twinpool.model.prepared import PreparedModel
+from twinpool.checkpoint.prepared import PreparedModel
 
 Llama = tuple[LlamaForCausalLM, PreparedModel]
 

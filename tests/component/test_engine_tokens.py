@@ -9,6 +9,7 @@ import pytest
 from torch import Tensor
 
 from tests.reference import ReferenceCase, reference_case
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.apart import step_apart
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
 from twinpool.engine.cache_layout import cache_layout
@@ -17,7 +18,6 @@ from twinpool.engine.kernels.torch_cpu.attention import TorchAttention
 from twinpool.engine.kernels.torch_cpu.attention_plan import DecodeGroup, StepPlan
 from twinpool.engine.runner import Engine
 from twinpool.kv.storage import KvStorage, copy_blocks
-from twinpool.model.prepared import PreparedModel
 from twinpool.sampling.params import SamplingParams
 from twinpool.worker.pulse import Pulse
 

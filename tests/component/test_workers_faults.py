@@ -17,9 +17,9 @@ from tests.component.router_double import RouterDouble, greedy
 from tests.component.running_workers import NUM_BLOCKS, RunningWorkers
 from tests.reference import reference_case
 from tests.scripted_transport import Fault, Planned
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.errors import StartFailed
 from twinpool.kv.storage import copy_blocks
-from twinpool.model.prepared import PreparedModel
 from twinpool.session.messages import (
     Admit,
     PairBroken,

@@ -13,8 +13,8 @@ from tests.integration.patience import PATIENT
 from tests.integration.running import RunningSystem, quiesce
 from tests.integration.scraping import Prometheus, prometheus
 from tests.integration.shared_cluster import ServeOnce, SharedCluster, wait_for
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import DEFAULT_MODEL, EngineConfig, HandoffConfig, RouterConfig, ServeConfig
-from twinpool.model.prepared import PreparedModel
 from twinpool.prepare.pull import pull
 from twinpool.serving.cluster import Cluster
 from twinpool.serving.launcher import BUILDERS, Builders

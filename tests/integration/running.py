@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from tests.integration.shared_things import left_in_memory
 from twinpool import Client
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.client.operations import OperationsClient
 from twinpool.client.status import Status
 from twinpool.config import ServeConfig
-from twinpool.model.prepared import PreparedModel
 from twinpool.serving.cluster import Cluster
 from twinpool.serving.launcher import BUILDERS, Builders
 from twinpool.serving.system import ServingSystem

@@ -19,9 +19,9 @@ from pathlib import Path
 from tests.integration.running import what_is_left
 from tests.reference import reference_case
 from twinpool import Client
+from twinpool.checkpoint.cache import models_folder
 from twinpool.client.operations import OperationsClient
 from twinpool.client.status import Status
-from twinpool.model.cache import models_folder
 
 MARK = "MARK_OF_TEST"
 NODE_MARK = "NODE_OF_TEST"

@@ -18,9 +18,9 @@ import pytest
 
 from tests.integration.watched import wait_until
 from twinpool import Client
+from twinpool.checkpoint.cache import models_folder
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.client.operations import OperationsClient
-from twinpool.model.cache import models_folder
-from twinpool.model.prepared import PreparedModel
 from twinpool.types import Pool, WorkerState
 
 TOKENS = ("token_ids", "prompt_token_ids")

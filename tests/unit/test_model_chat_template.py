@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit import tiny_tokenizers
+from twinpool.checkpoint.chat_template import ChatTemplate
+from twinpool.checkpoint.tokenizer import Tokenizer
 from twinpool.errors import InvalidRequest, UnsupportedModel
-from twinpool.model.chat_template import ChatTemplate
-from twinpool.model.tokenizer import Tokenizer
 
 _MESSAGES = [{"role": "user", "content": "a & <b>"}, {"role": "assistant", "content": "é"}]
 

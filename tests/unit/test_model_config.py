@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from twinpool.checkpoint.prepared import read_description
 from twinpool.engine.models.registry import describe_model
 from twinpool.errors import ModelSourceError, UnsupportedModel
-from twinpool.model.prepared import read_description
 
 LLAMA: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders
 
 from tests.unit import tiny_tokenizers
+from twinpool.checkpoint.detokenizer import IncrementalDetokenizer
+from twinpool.checkpoint.tokenizer import Tokenizer
 from twinpool.errors import UnsupportedModel
-from twinpool.model.detokenizer import IncrementalDetokenizer
-from twinpool.model.tokenizer import Tokenizer
 
 _TOKENIZERS = {
     build.__name__: Tokenizer(build())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinpool.model.dtype import has_bfloat16, resolve_dtype
+from twinpool.checkpoint.dtype import has_bfloat16, resolve_dtype
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_model_config import LLAMA
+from twinpool.checkpoint.estimate import MemoryEstimate, find_description
 from twinpool.engine.models.registry import describe_model
 from twinpool.errors import ModelSourceError
-from twinpool.model.estimate import MemoryEstimate, find_description
 
 _LLAMA_2_7B = describe_model(
     LLAMA

@@ -7,7 +7,8 @@ import sys
 
 _CODE = """
 import sys
-import twinpool.model.prepared, twinpool.model.detokenizer, twinpool.model.dtype, twinpool.model.estimate
+import twinpool.checkpoint.prepared, twinpool.checkpoint.detokenizer
+import twinpool.checkpoint.dtype, twinpool.checkpoint.estimate
 from twinpool.prepare.pull import prepared_path
 prepared_path("smollm2-135m-instruct", None)
 print(*sys.modules)

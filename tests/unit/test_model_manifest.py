@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_model_config import LLAMA
+from twinpool.checkpoint.manifest import Manifest
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.errors import ModelSourceError
-from twinpool.model.manifest import Manifest
-from twinpool.model.prepared import PreparedModel
 
 _MANIFEST = Manifest(
     name="tiny",

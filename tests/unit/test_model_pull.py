@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from twinpool.checkpoint.cache import models_folder
+from twinpool.checkpoint.estimate import find_description
 from twinpool.errors import ModelSourceError
-from twinpool.model.cache import models_folder
-from twinpool.model.estimate import find_description
 from twinpool.prepare import convert
 from twinpool.prepare.progress import Progress, Silent
 from twinpool.prepare.pull import prepared_path, pull

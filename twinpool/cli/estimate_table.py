@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypedDict
 
+from twinpool.checkpoint.estimate import MemoryEstimate
 from twinpool.config import ServeConfig
-from twinpool.model.estimate import MemoryEstimate
 
 _MIB = 1 << 20
 

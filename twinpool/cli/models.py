@@ -8,12 +8,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from twinpool.checkpoint.dtype import resolve_dtype
+from twinpool.checkpoint.estimate import MemoryEstimate, find_description
 from twinpool.cli.configuration import load_config
 from twinpool.cli.estimate_table import need_lines, need_of
 from twinpool.cli.progress import shown_steps
 from twinpool.config import ConfigError
-from twinpool.model.dtype import resolve_dtype
-from twinpool.model.estimate import MemoryEstimate, find_description
 from twinpool.prepare.pull import pull as pull_model
 
 

@@ -19,13 +19,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from router.pools.launcher import Leave
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.cli.exits import Exit, code_of
 from twinpool.cli.listening import require_free_ports
 from twinpool.cli.stdout import Say, only_results_on_stdout
 from twinpool.config import ServeConfig
 from twinpool.errors import InternalError, TwinpoolError
 from twinpool.logs import set_up_logs
-from twinpool.model.prepared import PreparedModel
 from twinpool.prepare.pull import prepared_path
 from twinpool.python_command import python_command
 from twinpool.serving.cluster import Cluster, ray_cluster

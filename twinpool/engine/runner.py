@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine import sampler
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
 from twinpool.engine.cache_layout import cache_layout
@@ -12,7 +13,6 @@ from twinpool.engine.kernels.load import load_kernel
 from twinpool.engine.kernels.port import Segment, StepKernel
 from twinpool.errors import ModelSourceError
 from twinpool.kv.storage import KvStorage
-from twinpool.model.prepared import PreparedModel
 from twinpool.sampling.params import SamplingParams
 
 

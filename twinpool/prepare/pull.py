@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from twinpool.checkpoint.cache import is_prepared, models_folder, only_one_pull, publish, staging
 from twinpool.errors import ModelSourceError
-from twinpool.model.cache import is_prepared, models_folder, only_one_pull, publish, staging
 from twinpool.prepare.progress import Progress, Silent
 from twinpool.prepare.sources import FolderSource, Source, cache_key, find_source
 

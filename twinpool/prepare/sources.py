@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from twinpool.checkpoint.home import in_home
+from twinpool.checkpoint.manifest import FORMAT_VERSION
 from twinpool.errors import ModelSourceError
-from twinpool.model.home import in_home
-from twinpool.model.manifest import FORMAT_VERSION
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 # Files whose change changes the prepared model.

@@ -9,9 +9,9 @@ from typing import Any
 
 import tokenizers
 
+from twinpool.checkpoint.chat_template import ChatTemplate
+from twinpool.checkpoint.manifest import CHAT_TEMPLATE_FILE, TOKENIZER_FILE
 from twinpool.errors import ModelSourceError
-from twinpool.model.chat_template import ChatTemplate
-from twinpool.model.manifest import CHAT_TEMPLATE_FILE, TOKENIZER_FILE
 from twinpool.prepare.gguf_tokenizer import GgufVocabulary
 
 # Tokens that end a turn; where the chat template writes one, it ends an answer too.

@@ -20,9 +20,9 @@ from decode_worker.actor import build_decode_worker
 from prefill_worker.actor import build_prefill_worker
 from router.faces.grpc.server import Address
 from router.pools.launcher import StartedWorker
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import ServeConfig
 from twinpool.errors import NotPlaced, StartFailed, TakenOver
-from twinpool.model.prepared import PreparedModel
 from twinpool.resources import PoolResources
 from twinpool.serving.claim import Claim
 from twinpool.serving.cluster import NAMESPACE, Cluster

@@ -25,12 +25,12 @@ from router.pools.scaling import Scaling
 from router.scheduling.commands import ProbePair
 from router.telemetry.metrics import Metrics
 from router.telemetry.metrics_server import MetricsServer
+from twinpool.checkpoint.detokenizer import IncrementalDetokenizer
+from twinpool.checkpoint.dtype import resolve_dtype
+from twinpool.checkpoint.prepared import PreparedModel
+from twinpool.checkpoint.tokenizer import Tokenizer
 from twinpool.config import ServeConfig
 from twinpool.errors import StartFailed
-from twinpool.model.detokenizer import IncrementalDetokenizer
-from twinpool.model.dtype import resolve_dtype
-from twinpool.model.prepared import PreparedModel
-from twinpool.model.tokenizer import Tokenizer
 from twinpool.serving.cluster import Cluster
 from twinpool.serving.launcher import BUILDERS, Builders, RayLauncher
 from twinpool.types import ModelCard, Pool, WorkerState

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.fingerprint import layout_fingerprint
 from twinpool.engine.kernels.load import set_threads
@@ -13,7 +14,6 @@ from twinpool.engine.runner import Engine
 from twinpool.errors import StartFailed
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.storage import KvStorage
-from twinpool.model.prepared import PreparedModel
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.shared_memory import create_shared
 from twinpool.worker.pulse import Pulse

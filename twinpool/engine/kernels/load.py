@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
+from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.kernels.port import StepKernel
 from twinpool.engine.kernels.torch_cpu.network import TorchKernel
 from twinpool.engine.kernels.torch_cpu.weights import load_weights
 from twinpool.kv.storage import KvStorage
-from twinpool.model.prepared import PreparedModel
 
 
 def set_threads(num_threads: int) -> None:

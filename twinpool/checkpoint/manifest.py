@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from twinpool.checkpoint.json_files import read_json
 from twinpool.errors import ModelSourceError
-from twinpool.model.json_files import read_json
 
 PREPARED_FILE = "prepared.json"
 WEIGHTS_FILE = "model.safetensors"

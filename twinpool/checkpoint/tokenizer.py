@@ -8,11 +8,11 @@ from typing import Self
 
 import tokenizers
 
+from twinpool.checkpoint.chat_template import ChatTemplate, Message
+from twinpool.checkpoint.decoder_kind import decoder_kind
+from twinpool.checkpoint.manifest import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Manifest
+from twinpool.checkpoint.prepared import read_description
 from twinpool.errors import InvalidRequest, ModelSourceError
-from twinpool.model.chat_template import ChatTemplate, Message
-from twinpool.model.decoder_kind import decoder_kind
-from twinpool.model.manifest import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Manifest
-from twinpool.model.prepared import read_description
 
 
 class Tokenizer:

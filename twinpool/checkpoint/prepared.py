@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from twinpool.checkpoint.json_files import read_json
+from twinpool.checkpoint.manifest import WEIGHTS_FILE, Manifest
 from twinpool.engine.models.description import ModelDescription
 from twinpool.engine.models.registry import describe_model
-from twinpool.model.json_files import read_json
-from twinpool.model.manifest import WEIGHTS_FILE, Manifest
 
 CONFIG_FILE = "config.json"
 

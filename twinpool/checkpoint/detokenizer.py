@@ -19,9 +19,9 @@ import string
 from collections.abc import Sequence
 from typing import Protocol
 
+from twinpool.checkpoint.decoder_kind import DecoderKind
+from twinpool.checkpoint.tokenizer import Tokenizer
 from twinpool.errors import UnsupportedModel
-from twinpool.model.decoder_kind import DecoderKind
-from twinpool.model.tokenizer import Tokenizer
 
 
 class IncrementalDetokenizer:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from twinpool.checkpoint.home import in_home
+from twinpool.checkpoint.manifest import PREPARED_FILE
 from twinpool.errors import ModelSourceError
-from twinpool.model.home import in_home
-from twinpool.model.manifest import PREPARED_FILE
 
 # Another pull of the same model may be downloading gigabytes.
 _LOCK_TIMEOUT_S = 3600.0

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from twinpool.checkpoint.home import in_home
+from twinpool.checkpoint.prepared import CONFIG_FILE, read_description
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.models.description import ModelDescription
 from twinpool.engine.models.tensors import tensors_of
 from twinpool.errors import ModelSourceError
 from twinpool.kv.layout import ELEMENT_BYTES
-from twinpool.model.home import in_home
-from twinpool.model.prepared import CONFIG_FILE, read_description
 from twinpool.prepare.pull import prepared_path
 
 

@@ -1,1 +1,0 @@
-"""Models before the engine: fetching, converting, describing and tokenizing them."""
