@@ -17,7 +17,7 @@ TESTS := .venv/.installed-test
 CHECKS := .venv/.installed-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pull serve test check format metrics proto exactness chaos pauses clean
+.PHONY: help setup pull serve test check format metrics proto baseline exactness chaos pauses clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,11 @@ metrics: $(CHECKS) ## rewrite docs/metrics.md and the dashboards in deploy/grafa
 
 proto: $(CHECKS) ## regenerate twinpool/v1 from proto/
 	PYTHON=$(BIN)/python scripts/generate_proto.sh
+
+baseline: ## at a release: keep its proto files, which later ones must not break
+	rm -rf released/proto
+	mkdir -p released
+	cp -r proto released/proto
 
 clean: ## remove .venv and all caches
 	rm -rf .venv *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

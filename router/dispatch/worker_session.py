@@ -12,6 +12,7 @@ import grpc
 from twinpool.channels import cluster_channel
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.logs import without_words
+from twinpool.protocol import SESSION
 from twinpool.session.codec import COMMANDS, EVENTS
 from twinpool.session.limits import SECRET_KEY, SESSION_OPTIONS
 from twinpool.session.messages import Command, Event, Hello
@@ -48,11 +49,14 @@ class WorkerSession:
         except (TimeoutError, grpc.aio.AioRpcError) as error:
             await self.close()
             raise StartFailed(f"no session: {error}") from error
+        event: Event | None = None
         with contextlib.suppress(UnknownMessage):
             event = EVENTS.decode(first) if isinstance(first, pb.SessionResponse) else None
-            if isinstance(event, Hello):
+            if isinstance(event, Hello) and SESSION.common(event.versions) is not None:
                 return event
         await self.close()
+        if isinstance(event, Hello):
+            raise StartFailed(f"the worker speaks session protocol {event.versions}, the router {SESSION}")
         raise StartFailed("the worker did not introduce itself")
 
     def send(self, command: Command) -> None:

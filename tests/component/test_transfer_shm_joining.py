@@ -80,9 +80,10 @@ def test_mismatch_is_refused_naming_the_field(bench: ShmBench, field: str) -> No
 @pytest.mark.parametrize(
     ("hello", "why"),
     [
-        ({"protocol": 99}, "protocol 99"),
+        ({"protocol": 1}, "protocol 1 at the sender"),
+        ({"protocol": [98, 99]}, "protocol [98, 99] at the sender, 1 at the receiver"),
         ({"fingerprint": None}, "no fingerprint"),
-        ({"fingerprint": {}}, "protocol_version differs"),
+        ({"fingerprint": {}}, "weights_digest differs"),
     ],
 )
 def test_other_protocols_are_refused(bench: ShmBench, hello: dict[str, object], why: str) -> None:

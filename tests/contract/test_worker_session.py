@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 
 import grpc
 import pytest
 
 from router.dispatch.worker_session import WorkerSession
 from twinpool.errors import StartFailed, TakenOver
+from twinpool.protocol import SESSION, Versions
 from twinpool.session import server as session_server
 from twinpool.session.codec import COMMANDS, EVENTS
 from twinpool.session.limits import SECRET_KEY
@@ -31,10 +33,11 @@ class FakeWorker:
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.num_lost = 0
+        self.introduction = HELLO
         self.changed = threading.Condition()
 
     def hello(self) -> Hello:
-        return HELLO
+        return self.introduction
 
     def command(self, command: Command) -> None:
         if command == Evict("fail"):
@@ -239,6 +242,15 @@ async def test_unknown_introduction_is_none(
 ) -> None:
     monkeypatch.setattr(EVENTS, "encode", lambda event: pb.SessionResponse())
     with pytest.raises(StartFailed, match="did not introduce itself"):
+        await router.open()
+
+
+@pytest.mark.parametrize("versions", [Versions(), Versions(SESSION.newest + 1, SESSION.newest + 2)])
+async def test_a_worker_of_other_versions_is_not_used(
+    served: Served, router: Router, versions: Versions
+) -> None:
+    served.worker.introduction = replace(HELLO, versions=versions)
+    with pytest.raises(StartFailed, match=f"the worker speaks session protocol {versions}, the router 1"):
         await router.open()
 
 

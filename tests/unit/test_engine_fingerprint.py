@@ -30,7 +30,6 @@ def test_equal_workers_have_no_difference() -> None:
         (fingerprint(replace(LAYOUT, dtype="float32")), "dtype"),
         (fingerprint(digest="cd34"), "weights_digest"),
         (fingerprint(rope_theta=1e4), "rope_theta"),
-        ({**fingerprint(), "protocol_version": 2}, "protocol_version"),
     ],
 )
 def test_the_differing_field_is_named(other: Fingerprint, field: str) -> None:

@@ -6,21 +6,16 @@ from collections.abc import Mapping
 
 from twinpool.kv.layout import KvLayout
 
-PROTOCOL_VERSION = 1
-
 Fingerprint = dict[str, str | int | float]
 
 
-def layout_fingerprint(
-    layout: KvLayout, *, weights_digest: str, rope_theta: float, protocol_version: int = PROTOCOL_VERSION
-) -> Fingerprint:
+def layout_fingerprint(layout: KvLayout, *, weights_digest: str, rope_theta: float) -> Fingerprint:
     """Describe the caches a worker writes and reads.
 
     Two workers with equal fingerprints compute the same keys and values for the same tokens, up to rounding.
     weights_digest: the prepared model's digest, over weights and configuration.
     """
     return {
-        "protocol_version": protocol_version,
         "weights_digest": weights_digest,
         "rope_theta": rope_theta,
         "num_layers": layout.num_layers,

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
 
@@ -212,7 +211,6 @@ class RayLauncher:
             worker_id=worker_id,
             pool=pool,
             incarnation=incarnation,
-            version=version("twinpool"),
             model_folder=str(self._model.folder),
             model_digest=self._model.digest,
             dtype=self._dtype,

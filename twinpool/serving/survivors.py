@@ -17,6 +17,7 @@ import ray
 import ray.exceptions
 import ray.util
 
+from twinpool.protocol import SESSION, Versions
 from twinpool.serving.cluster import NAMESPACE
 from twinpool.serving.ray_calls import end, result
 from twinpool.worker.actor import Introduction
@@ -44,7 +45,7 @@ async def take_over(deployment: str, wanted: Mapping[str, str]) -> dict[str, Sur
     kept: dict[str, Survivor] = {}
     unfit = []
     for actor, introduction in zip(actors.values(), introductions, strict=True):
-        if introduction is not None and _fits(introduction, kept, wanted):
+        if introduction is not None and fits(introduction, kept, wanted):
             kept[introduction["worker_id"]] = Survivor(actor, introduction)
         else:
             unfit.append(actor)
@@ -52,11 +53,13 @@ async def take_over(deployment: str, wanted: Mapping[str, str]) -> dict[str, Sur
     return kept
 
 
-def _fits(introduction: Introduction, kept: Mapping[str, Survivor], wanted: Mapping[str, str]) -> bool:
+def fits(introduction: Introduction, kept: Mapping[str, Survivor], wanted: Mapping[str, str]) -> bool:
+    """Whether a worker takes a seat beside those kept already; see `take_over`."""
     worker_id = introduction["worker_id"]
     secrets = {survivor.introduction["secret"] for survivor in kept.values()}
     is_wanted = wanted.get(worker_id) == introduction["fingerprint"]
-    return is_wanted and worker_id not in kept and secrets <= {introduction["secret"]}
+    speaks = SESSION.common(Versions(*introduction["session"])) is not None
+    return is_wanted and speaks and worker_id not in kept and secrets <= {introduction["secret"]}
 
 
 def _actors_of(deployment: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from twinpool.protocol import SESSION, Versions
 from twinpool.sampling.params import SamplingParams
 from twinpool.types import FinishReason, HandoffEndpoint, Pool
 
@@ -163,7 +164,7 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message of every session."""
+    """First message of every session. versions: of the session's protocol that the worker speaks."""
 
     pool: Pool
     incarnation: str
@@ -172,6 +173,7 @@ class Hello:
     block_size: int
     kv_bytes: int
     endpoint: HandoffEndpoint = field(default_factory=HandoffEndpoint)
+    versions: Versions = SESSION
 
 
 @dataclass(frozen=True, slots=True)

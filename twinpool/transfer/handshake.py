@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from twinpool.engine.fingerprint import PROTOCOL_VERSION, Fingerprint, first_difference
+from twinpool.engine.fingerprint import Fingerprint, first_difference
+from twinpool.protocol import HANDOFF, Versions
 from twinpool.transfer.port import HandoffRefused
 
 
@@ -22,7 +23,7 @@ class Identity:
     def hello(self) -> dict[str, Any]:
         """The opening message of the sender."""
         return {
-            "protocol": PROTOCOL_VERSION,
+            "protocol": [HANDOFF.oldest, HANDOFF.newest],
             "secret": self.secret,
             "incarnation": self.incarnation,
             "fingerprint": dict(self.fingerprint),
@@ -30,8 +31,11 @@ class Identity:
 
     def check(self, hello: Mapping[str, Any]) -> str:
         """The other end's incarnation. Raises HandoffRefused, naming the field that differs."""
-        if hello.get("protocol") != PROTOCOL_VERSION:
-            raise HandoffRefused(f"protocol {hello.get('protocol')!r}, not {PROTOCOL_VERSION}")
+        match hello.get("protocol"):
+            case [int(oldest), int(newest)] if HANDOFF.common(Versions(oldest, newest)) is not None:
+                pass
+            case other:
+                raise HandoffRefused(f"protocol {other!r} at the sender, {HANDOFF} at the receiver")
         if not hmac.compare_digest(str(hello.get("secret", "")).encode(), self.secret.encode()):
             raise HandoffRefused("wrong cluster secret")
         theirs = hello.get("fingerprint")

@@ -653,6 +653,7 @@ class Hello(message.Message):
     BLOCK_SIZE_FIELD_NUMBER: builtins.int
     ENDPOINT_FIELD_NUMBER: builtins.int
     KV_BYTES_FIELD_NUMBER: builtins.int
+    VERSIONS_FIELD_NUMBER: builtins.int
     pool: types_pb2.Pool.ValueType
     """Which half of the work it does."""
     incarnation: builtins.str
@@ -669,6 +670,10 @@ class Hello(message.Message):
     def endpoint(self) -> HandoffEndpoint:
         """Where it takes hand-offs (decode only)."""
 
+    @builtins.property
+    def versions(self) -> Versions:
+        """Versions of this contract that it speaks."""
+
     def __init__(
         self,
         *,
@@ -679,10 +684,35 @@ class Hello(message.Message):
         block_size: builtins.int = ...,
         endpoint: HandoffEndpoint | None = ...,
         kv_bytes: builtins.int = ...,
+        versions: Versions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["endpoint", b"endpoint", "versions", b"versions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["block_size", b"block_size", "blocks_total", b"blocks_total", "endpoint", b"endpoint", "incarnation", b"incarnation", "kv_bytes", b"kv_bytes", "pid", b"pid", "pool", b"pool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["block_size", b"block_size", "blocks_total", b"blocks_total", "endpoint", b"endpoint", "incarnation", b"incarnation", "kv_bytes", b"kv_bytes", "pid", b"pid", "pool", b"pool", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class Versions(message.Message):
+    """Versions of a protocol, the oldest and the newest included."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    OLDEST_FIELD_NUMBER: builtins.int
+    NEWEST_FIELD_NUMBER: builtins.int
+    oldest: builtins.int
+    """The oldest."""
+    newest: builtins.int
+    """The newest."""
+    def __init__(
+        self,
+        *,
+        oldest: builtins.int = ...,
+        newest: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["newest", b"newest", "oldest", b"oldest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,6 +20,7 @@ import ray
 import ray.util
 
 from twinpool.logs import set_up_logs
+from twinpool.protocol import SESSION
 from twinpool.worker.spec import WorkerSpec
 
 log = logging.getLogger(__name__)
@@ -64,14 +65,15 @@ class Worker(Protocol):
 class Introduction(TypedDict):
     """What a router must know of a worker to open a session.
 
-    A plain dictionary, since it may be read by another version of Twinpool; `WorkerSpec.fingerprint` says
-    whether that matters.
+    A plain dictionary, since it may be read by another version of Twinpool. session: the oldest and the
+    newest version of the session's protocol that it speaks (`twinpool.protocol`).
     """
 
     worker_id: str
     pool: str
     incarnation: str
     fingerprint: str
+    session: tuple[int, int]
     secret: str
     host: str
     port: int
@@ -157,6 +159,7 @@ class WorkerActor:
             pool=spec.pool.value,
             incarnation=spec.incarnation,
             fingerprint=spec.fingerprint,
+            session=(SESSION.oldest, SESSION.newest),
             secret=spec.secret,
             host=self._host,
             port=self._port,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
 
 from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.types import Pool
@@ -16,7 +17,7 @@ class WorkerSpec:
 
     deployment: the system it belongs to. worker_id: its name, kept by its replacement.
     incarnation: this life's name, unique for all time.
-    version: Twinpool's. model_folder: the prepared folder, readable on the worker's node.
+    model_folder: the prepared folder, readable on the worker's node.
     model_digest: that of the weights which must be found there.
     dtype: float32 or bfloat16. threads: compute threads.
     host: where its session listens; empty takes the node's own address.
@@ -28,7 +29,6 @@ class WorkerSpec:
     worker_id: str
     pool: Pool
     incarnation: str
-    version: str = ""
     model_folder: str
     model_digest: str = ""
     dtype: str
@@ -48,10 +48,22 @@ class WorkerSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for workers of which one may take the other's place: all that decides how they serve."""
-        decides = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("incarnation", "secret", "log_level", "log_format", "orphan_timeout_s")
-        }
+        """Equal for workers of which one may take the other's place: same weights, formats and settings.
+
+        A setting at its default does not count: one that a newer version adds must not tell older workers
+        apart. Nor does Twinpool's version; see `twinpool.protocol`.
+        """
+        decides = _chosen(self)
+        for name in ("incarnation", "secret", "log_level", "log_format", "orphan_timeout_s"):
+            decides.pop(name, None)
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def _chosen(settings: Any) -> dict[str, Any]:
+    """Whatever is not at its default, with what is inside."""
+    values = {each.name: (getattr(settings, each.name), each.default) for each in fields(settings)}
+    return {
+        name: _chosen(value) if is_dataclass(value) else value
+        for name, (value, default) in values.items()
+        if value != default
+    }
