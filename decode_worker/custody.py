@@ -85,16 +85,12 @@ class Custody:
     def load(self) -> LoadReport:
         """Counts now."""
         with self.lock:
-            return LoadReport(
+            return self._pulse.load(
                 running=self._held.count(Stage.ADMITTED),
                 waiting=self._held.count(Stage.RESERVED, Stage.WRITING, Stage.WRITTEN),
                 blocks_free=self._pool.count(Owner.FREE),
                 blocks_quarantined=self._pool.count(Owner.QUARANTINE),
                 handoffs=self._held.count(Stage.WRITING, Stage.QUARANTINED),
-                progress=self._pulse.turns,
-                step_s=self._pulse.step_s,
-                cpu_s=self._pulse.cpu_s,
-                rss_bytes=self._pulse.rss_bytes,
             )
 
     # The router's commands.

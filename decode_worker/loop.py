@@ -23,8 +23,8 @@ from twinpool.engine.apart import step_apart
 from twinpool.engine.runner import Engine
 from twinpool.kv.reservations import RowReady
 from twinpool.session.messages import Audit, Event, Evict, MoveRow, ReleaseReason
-from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
 from twinpool.transfer.port import HandoffSender
+from twinpool.transfer.words import Accepted, Ended, PairLost, PairWord
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.pulse import Pulse
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from decode_worker.batch import Batch, Row
 from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP, blocks_for
 from twinpool.session.messages import Event, MoveFailed, MoveRow, RowMoved
-from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
 from twinpool.transfer.port import HandoffSender
+from twinpool.transfer.words import Accepted, Ended, PairLost, PairWord
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from decode_worker.custody import Custody
 from decode_worker.loop import DecodeLoop, EvictAll, Message, Stop
 from twinpool.engine.runner import Engine
 from twinpool.kv.pool import BlockPool
+from twinpool.process_usage import cpu_seconds, resident_bytes
 from twinpool.session.messages import (
     Admit,
     Audit,
@@ -165,7 +166,7 @@ class DecodeWorker:
         )
 
     def _report(self) -> None:
-        self._pulse.measure_process()
+        self._pulse.measured(cpu_seconds(), resident_bytes())
         self.custody.report_load()
 
     def _close_cache(self) -> None:

@@ -4,41 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from twinpool.engine.batch import PrefillChunk, SamplingRow
 from twinpool.kv.pool import Lease
 from twinpool.session.messages import HeldStage, Prefill
-from twinpool.transfer.port import HandoffSender
+from twinpool.worker.turn import Copy
+
+
+class Handoff(Enum):
+    """How far a prompt's hand-off is; NONE: it has none."""
+
+    NONE = auto()
+    TO_BEGIN = auto()
+    ASKED = auto()
+    ACCEPTED = auto()
+    OVER = auto()
 
 
 @dataclass(slots=True)
 class Prompt:
-    """An attempt's state, owned by the engine's thread.
+    """An attempt's state, owned by the desk.
 
     token_ids: prompt and token log, which are read alike. lease: None while it waits. num_computed: tokens
-    whose keys and values are in `blocks`. num_pushed: blocks already copied to the decode worker. accepted:
-    the reservation is open. renewed_at: when the decode worker was last given a sign of life of it.
+    whose keys and values are in `blocks`. num_pushed: blocks already copied to the decode worker. renewed_at:
+    when the decode worker was last given a sign of life of it.
     """
 
     command: Prefill
     token_ids: tuple[int, ...]
-    sender: HandoffSender | None
+    handoff: Handoff
     started_at: float
     renewed_at: float
     lease: Lease | None = None
     num_computed: int = 0
     num_pushed: int = 0
-    accepted: bool = False
 
     @classmethod
-    def of(cls, command: Prefill, sender: HandoffSender | None, now: float) -> Prompt:
+    def of(cls, command: Prefill, now: float) -> Prompt:
         """A prompt not yet read."""
-        return cls(command, command.prompt_ids + command.output_ids, sender, now, renewed_at=now)
+        handoff = Handoff.NONE if command.decode is None else Handoff.TO_BEGIN
+        return cls(command, command.prompt_ids + command.output_ids, handoff, now, renewed_at=now)
 
     @property
     def attempt(self) -> str:
         """Its attempt."""
         return self.command.attempt
+
+    @property
+    def decode(self) -> str:
+        """The decode worker that it is handed to; empty where there is no hand-off."""
+        return self.command.decode or ""
 
     @property
     def blocks(self) -> Sequence[int]:
@@ -52,7 +68,7 @@ class Prompt:
 
     @property
     def stage(self) -> HeldStage:
-        """Where it is in its life; see `prefill_worker.loop`."""
+        """Where it is in its life; see `prefill_worker.desk`."""
         if not self.blocks:
             return HeldStage.WAITING
         return HeldStage.READING if self.num_remaining else HeldStage.HANDING_OFF
@@ -65,7 +81,13 @@ class Prompt:
             sample = SamplingRow(self.command.params, self.command.choice_index, position=end)
         return PrefillChunk(self.token_ids[self.num_computed : end], self.num_computed, self.blocks, sample)
 
-    def unpushed(self, block_size: int) -> Sequence[int]:
-        """Blocks that are complete, or final, and not yet copied."""
-        full = len(self.blocks) if self.num_remaining == 0 else self.num_computed // block_size
-        return self.blocks[self.num_pushed : full]
+    def copy(self, block_size: int) -> Copy | None:
+        """The blocks that are complete, or final, and not yet copied, if the decode worker takes them."""
+        if self.handoff is not Handoff.ACCEPTED:
+            return None
+        is_last = self.num_remaining == 0
+        full = len(self.blocks) if is_last else self.num_computed // block_size
+        if full <= self.num_pushed:
+            return None
+        blocks = self.blocks[self.num_pushed : full]
+        return Copy(self.decode, self.attempt, blocks, self.num_pushed, is_last)

@@ -8,15 +8,20 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 
-from prefill_worker.loop import CancelAll, Message, PrefillLimits, PrefillLoop, Stop
+from prefill_worker.desk import CancelAll, Message, PrefillDesk, PrefillLimits, Word
+from prefill_worker.hands import PrefillHands
+from twinpool.engine.batch import PrefillChunk
 from twinpool.kv.pool import BlockPool
+from twinpool.process_usage import cpu_seconds, resident_bytes
 from twinpool.session.messages import Audit, CancelPrefill, Command, Hello, JoinPair, LeavePair, Prefill
 from twinpool.session.server import SessionServer
 from twinpool.transfer.connect import Connector, connect_pair, pair_connection
 from twinpool.transfer.pairs import Pairs
 from twinpool.types import Pool
 from twinpool.worker.engine import load_worker_engine
+from twinpool.worker.handoffs import Handoffs
 from twinpool.worker.inbox import Inbox
+from twinpool.worker.loop import Loop, Stop
 from twinpool.worker.pulse import REPORT_INTERVAL_S, Pulse
 from twinpool.worker.spec import WorkerSpec
 from twinpool.worker.threads import WorkerThreads
@@ -34,22 +39,22 @@ class PrefillWorker:
         self._loaded = load_worker_engine(spec, self._pulse, shared=False)
         self.session = SessionServer(self, spec.secret, spec.host)
         self.pool = BlockPool(self._loaded.num_blocks)
-        inbox: Inbox[Message] = Inbox()
+        inbox: Inbox[Message | Stop] = Inbox()
         self._inbox = inbox
         connection = pair_connection(connect, self._loaded.identity, self._loaded.storage, spec.handoff)
         self._pairs = Pairs(connection, inbox.post, self.session.publish)
-        self._loop = PrefillLoop(
-            self._loaded.engine,
+        self._desk = PrefillDesk(
             self.pool,
-            inbox,
-            self._pairs.senders,
+            self._loaded.layout.block_size,
             PrefillLimits(
                 spec.engine.prefill_budget_tokens, spec.handoff.reservation_ttl_s, spec.handoff.renewal_s
             ),
             self._pulse,
             eos_token_ids=self._loaded.eos_token_ids,
-            publish=self.session.publish,
         )
+        handoffs = Handoffs(self._pairs.senders, inbox.post)
+        hands = PrefillHands(self._loaded.engine, handoffs, self.session.publish)
+        self._loop: Loop[Message, Word, PrefillChunk] = Loop(self._desk, inbox, hands, self._pulse)
         self._threads = WorkerThreads(self.session.fail)
         self._threads.add("engine", self._loop.run)
         self._threads.add_periodic("report", REPORT_INTERVAL_S, self._report)
@@ -102,5 +107,5 @@ class PrefillWorker:
         self._inbox.post(CancelAll())
 
     def _report(self) -> None:
-        self._pulse.measure_process()
-        self.session.publish(self._loop.load())
+        self._pulse.measured(cpu_seconds(), resident_bytes())
+        self.session.publish(self._desk.load())

@@ -9,8 +9,9 @@ import pytest
 
 from tests.component.handoff_ends import WAIT_S, Heard, in_thread, join
 from twinpool.session.messages import JoinPair, PairBroken, PairJoined
-from twinpool.transfer.pairs import Accepted, Ended, Ending, PairLost, Pairs, PairWord
+from twinpool.transfer.pairs import Pairs
 from twinpool.transfer.port import HandoffRefused, HandoffSender, SenderEvents
+from twinpool.transfer.words import Accepted, Ended, Ending, PairLost, PairWord
 from twinpool.types import HandoffEndpoint
 from twinpool.worker.inbox import Inbox
 

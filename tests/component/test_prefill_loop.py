@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from decode_worker.custody import Custody
-from prefill_worker import loop
-from prefill_worker.loop import Message, PrefillLimits, PrefillLoop, Stop
+from prefill_worker.desk import Message, PrefillDesk, PrefillLimits, Word
+from prefill_worker.hands import PrefillHands
 from twinpool.config import HandoffConfig
 from twinpool.engine.batch import PrefillChunk
 from twinpool.engine.runner import Engine
@@ -26,8 +25,10 @@ from twinpool.session.messages import (
     Reserve,
     Written,
 )
-from twinpool.transfer.pairs import Accepted, Ended, Ending
+from twinpool.transfer.words import Accepted, Ended, Ending
+from twinpool.worker.handoffs import Handoffs
 from twinpool.worker.inbox import Inbox
+from twinpool.worker.loop import Loop, Stop
 from twinpool.worker.pulse import Pulse
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=2, dtype="float32")
@@ -45,7 +46,7 @@ class DirectSender:
 
     transport = "direct"
 
-    def __init__(self, custody: Custody, inbox: Inbox[Message]) -> None:
+    def __init__(self, custody: Custody, inbox: Inbox[Message | Stop]) -> None:
         self._custody = custody
         self._inbox = inbox
         self._num_pushed: dict[str, int] = {}
@@ -84,7 +85,7 @@ class Bench:
     def __init__(self, num_blocks: int = 100) -> None:
         self.now = 0.0
         self.poison = 0
-        self.inbox: Inbox[Message] = Inbox()
+        self.inbox: Inbox[Message | Stop] = Inbox()
         self.events: list[Event] = []
         self._num_running = 0
         self.custody = Custody(
@@ -97,17 +98,12 @@ class Bench:
             publish=self.publish,
             clock=lambda: self.now,
         )
-        self.storage = SimpleNamespace(layout=LAYOUT)
-        self.loop = PrefillLoop(
-            cast("Engine", self),
-            BlockPool(num_blocks),
-            self.inbox,
-            {DECODE: DirectSender(self.custody, self.inbox)},
-            PrefillLimits(BUDGET_TOKENS, HANDOFF.reservation_ttl_s, HANDOFF.renewal_s),
-            Pulse(),
-            eos_token_ids=frozenset(),
-            publish=self.publish,
-        )
+        handoffs = Handoffs({DECODE: DirectSender(self.custody, self.inbox)}, self.inbox.post)
+        pulse = Pulse()
+        limits = PrefillLimits(BUDGET_TOKENS, HANDOFF.reservation_ttl_s, HANDOFF.renewal_s)
+        desk = PrefillDesk(BlockPool(num_blocks), LAYOUT.block_size, limits, pulse, eos_token_ids=frozenset())
+        hands = PrefillHands(cast("Engine", self), handoffs, self.publish)
+        self.loop: Loop[Message, Word, PrefillChunk] = Loop(desk, self.inbox, hands, pulse, lambda: self.now)
 
     def publish(self, event: Event) -> None:
         self.events.append(event)
@@ -142,10 +138,8 @@ class Bench:
 
 
 @pytest.fixture(params=[100, 7], ids=["blocks for all", "blocks for one"])
-def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    bench = Bench(num_blocks=request.param)
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: bench.now))
-    return bench
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return Bench(num_blocks=request.param)
 
 
 def test_prompts_that_wait_for_others_keep_their_reservations(bench: Bench) -> None:

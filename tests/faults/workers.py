@@ -14,7 +14,7 @@ from tests.faults.plans import Point, Watch
 from twinpool.config import HandoffConfig
 from twinpool.kv.pool import Lease
 from twinpool.serving.launcher import Builders
-from twinpool.session.messages import Command, Event, FirstToken, JoinPair, Prefill, Reserve, RowToken
+from twinpool.session.messages import Command, FirstToken, JoinPair, Prefill, Reserve, RowToken
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffSender, SenderEvents
 from twinpool.types import Pool
@@ -56,16 +56,16 @@ def build_watched_prefill_worker(folder: Path, spec: WorkerSpec) -> Worker:
         for chunk in chunks:
             watch(point, owner_of_block[chunk.block_table[0]])
 
-    def published(_: None, event: Event) -> None:
-        if isinstance(event, FirstToken):
-            watch(Point.FIRST_TOKEN, event.attempt)
+    def said(_: None, word: object) -> None:
+        if isinstance(word, FirstToken):
+            watch(Point.FIRST_TOKEN, word.attempt)
 
-    loop, engine = worker._loop, worker._loaded.engine
+    hands = worker._loop._hands
     _before(worker, "command", received)
     _after(worker.pool, "lease", leased)
-    _before(engine, "prefill", lambda chunks: step(Point.STEP_BEGUN, chunks))
-    _after(engine, "prefill", lambda _, chunks: step(Point.STEP_DONE, chunks))
-    _after(loop, "_publish", published)
+    _before(hands, "compute", lambda chunks: step(Point.STEP_BEGUN, chunks))
+    _after(hands, "compute", lambda _, chunks: step(Point.STEP_DONE, chunks))
+    _after(hands, "say", said)
     return worker
 
 

@@ -15,7 +15,7 @@ from twinpool.config import HandoffConfig
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.reservations import RowReady
 from twinpool.session import messages as m
-from twinpool.transfer.pairs import Accepted, Ended, PairLost, PairWord
+from twinpool.transfer.words import Accepted, Ended, PairLost, PairWord
 from twinpool.types import Pool
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from twinpool.session import messages as m
-from twinpool.transfer.pairs import Accepted, Ended, Ending, PairLost, PairWord
 from twinpool.transfer.port import HandoffSender
+from twinpool.transfer.words import Accepted, Ended, Ending, PairLost, PairWord
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from tests.property.simulated_pairs import Connection, Content
 from tests.property.simulated_workers import BLOCK_SIZE, EOS, Action, Worker, World
 from twinpool.kv.pool import Lease, Owner
 from twinpool.session import messages as m
-from twinpool.transfer.pairs import Accepted, Ended, Ending, PairLost, PairWord
+from twinpool.transfer.words import Accepted, Ended, Ending, PairLost, PairWord
 from twinpool.types import Pool, finish_reason
 
 CHUNK_TOKENS = 2

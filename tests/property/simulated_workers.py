@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.property.simulated_pairs import Content, Memory, Receiver, Senders
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.session import messages as m
-from twinpool.transfer.pairs import PairWord
+from twinpool.transfer.words import PairWord
 from twinpool.types import Pool
 from twinpool.worker.pulse import Pulse
 

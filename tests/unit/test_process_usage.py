@@ -50,6 +50,6 @@ def test_where_the_system_does_not_tell_the_most_so_far_is_told(monkeypatch: pyt
 def test_a_pulse_knows_no_usage_before_it_was_measured() -> None:
     pulse = Pulse()
     assert (pulse.cpu_s, pulse.rss_bytes) == (0.0, 0)
-    pulse.measure_process()
+    pulse.measured(cpu_seconds(), resident_bytes())
     assert pulse.cpu_s > 0
     assert pulse.rss_bytes > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefill_worker.prompts import Prompt
+from prefill_worker.prompts import Handoff, Prompt
 from twinpool.kv.pool import Lease, Owner
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Prefill
@@ -16,7 +16,20 @@ PARAMS = SamplingParams(9, seed=7)
 def prompt_of(num_prompt: int, num_outputs: int = 0) -> Prompt:
     """A prompt of tokens 0, 1, 2, …, the last of them its token log."""
     tokens = tuple(range(num_prompt + num_outputs))
-    return Prompt.of(Prefill("a", 2, tokens[:num_prompt], tokens[num_prompt:], PARAMS, "d", 1), None, 0.0)
+    prompt = Prompt.of(Prefill("a", 2, tokens[:num_prompt], tokens[num_prompt:], PARAMS, "d", 1), 0.0)
+    prompt.handoff = Handoff.ACCEPTED
+    return prompt
+
+
+def copied(prompt: Prompt, block_size: int) -> tuple[int, ...]:
+    """The blocks that it has copied now."""
+    copy = prompt.copy(block_size)
+    if copy is None:
+        return ()
+    assert (copy.decode, copy.attempt, copy.first) == ("d", "a", prompt.num_pushed)
+    assert copy.is_last is (prompt.num_remaining == 0)
+    prompt.num_pushed += len(copy.blocks)
+    return tuple(copy.blocks)
 
 
 def test_the_token_log_is_read_after_the_prompt_and_the_next_token_drawn_behind_both() -> None:
@@ -40,10 +53,8 @@ def test_a_block_is_pushed_once_it_is_complete_and_the_last_once_it_is_final() -
     pushed = []
     for num_computed in range(6):
         prompt.num_computed = num_computed
-        blocks = prompt.unpushed(block_size=2)
-        prompt.num_pushed += len(blocks)
-        pushed.append(blocks)
-    assert pushed == [[], [], [7], [], [8], [9]]
+        pushed.append(copied(prompt, block_size=2))
+    assert pushed == [(), (), (7,), (), (8,), (9,)]
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.lists(st.integers(1, 20)))
@@ -61,8 +72,14 @@ def test_in_whatever_chunks_it_is_read_everything_is_read_and_pushed_once(
         assert chunk.start == len(read)
         read += chunk.token_ids
         prompt.num_computed += len(chunk.token_ids)
-        blocks = prompt.unpushed(block_size)
-        pushed += blocks
-        prompt.num_pushed += len(blocks)
+        pushed += copied(prompt, block_size)
     assert tuple(read) == prompt.token_ids
     assert pushed == prompt.blocks
+
+
+def test_nothing_is_copied_before_the_decode_worker_accepts() -> None:
+    prompt = prompt_of(5)
+    prompt.lease, prompt.num_computed, prompt.handoff = Lease("a", Owner.ROW, [7, 8, 9]), 5, Handoff.ASKED
+    assert prompt.copy(block_size=2) is None
+    prompt.handoff = Handoff.ACCEPTED
+    assert copied(prompt, block_size=2) == (7, 8, 9)

@@ -12,51 +12,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 
 from twinpool.session.messages import Event, JoinPair, PairBroken, PairJoined
 from twinpool.transfer.port import HandoffSender, SenderEvents
+from twinpool.transfer.words import Accepted, Ended, Ending, PairLost, PairWord
 
 log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
 
 Connect = Callable[[JoinPair, SenderEvents], HandoffSender]
 """Opens, checks and warms one pair's connection; raises what says why not."""
-
-
-class Ending(StrEnum):
-    """Why a hand-off goes no further, by the receiver's word."""
-
-    REFUSED = "refused"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The decode worker opened the reservation."""
-
-    attempt: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The hand-off cannot go on."""
-
-    attempt: str
-    ending: Ending
-
-
-@dataclass(frozen=True, slots=True)
-class PairLost:
-    """A pair's connection ended."""
-
-    decode: str
-    reason: str
-
-
-PairWord = Accepted | Ended | PairLost
-"""What an engine hears of its hand-offs."""
 
 
 class Pairs:

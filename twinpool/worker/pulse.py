@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinpool.process_usage import cpu_seconds, resident_bytes
+from twinpool.session.messages import LoadReport
 
 REPORT_INTERVAL_S = 1.0
 """How often a worker reports its pulse, whatever else it says."""
@@ -27,7 +27,29 @@ class Pulse:
         """One more turn, or layer."""
         self.turns += 1
 
-    def measure_process(self) -> None:
-        """Read what the process has used of the machine."""
-        self.cpu_s = cpu_seconds()
-        self.rss_bytes = resident_bytes()
+    def measured(self, cpu_s: float, rss_bytes: int) -> None:
+        """Take in what the process has used of the machine."""
+        self.cpu_s = cpu_s
+        self.rss_bytes = rss_bytes
+
+    def load(
+        self,
+        *,
+        running: int,
+        waiting: int,
+        blocks_free: int,
+        blocks_quarantined: int = 0,
+        handoffs: int,
+    ) -> LoadReport:
+        """These counts, with the pulse."""
+        return LoadReport(
+            running,
+            waiting,
+            blocks_free,
+            blocks_quarantined,
+            handoffs,
+            progress=self.turns,
+            step_s=self.step_s,
+            cpu_s=self.cpu_s,
+            rss_bytes=self.rss_bytes,
+        )

@@ -1,0 +1,230 @@
+"""What a prefill worker does next: which prompts are read, and how their cache is handed off. Pure.
+
+A prompt's life:
+
+    waiting (no blocks) ─► reading (chunks; full blocks are copied once accepted) ─► read: first token out
+        ─► handing off (the rest is copied) ─► ended: blocks free, PrefillEnded out
+
+It ends early when the router cancels, the receiver stops or refuses, the pair breaks, or the engine fails.
+
+Prompts are served in the order of their requests' first arrival. The reservation of one that waits for others
+here is renewed between two steps, each of which is far shorter than the life of a reservation.
+
+The engine's thread owns all of it, the block pool included; other threads may ask for `load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from prefill_worker.audit import audit_prefill
+from prefill_worker.chunking import compose_chunks
+from prefill_worker.prompts import Handoff, Prompt
+from twinpool.engine.batch import PrefillChunk
+from twinpool.kv.blocks import blocks_for
+from twinpool.kv.pool import BlockPool, Owner
+from twinpool.session.messages import (
+    Audit,
+    CancelPrefill,
+    Event,
+    FirstToken,
+    LoadReport,
+    Prefill,
+    PrefillEnded,
+    PrefillOutcome,
+    PrefillStep,
+)
+from twinpool.transfer.words import Accepted, Begin, Ended, GiveUp, HandoffWord, PairLost, PairWord, Renew
+from twinpool.types import finish_reason
+from twinpool.worker.pulse import Pulse
+from twinpool.worker.turn import Copied, CopyEnd, CopyFailed, CopyStopped, Stepped, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAll:
+    """The router is gone."""
+
+
+Message = Prefill | CancelPrefill | PairWord | CancelAll | Audit
+Word = Event | HandoffWord
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillLimits:
+    """budget_tokens: most tokens in one step. accept_timeout_s: how long a prompt waits for `accepted`.
+
+    renewal_s: how long a reservation goes without progress until it is renewed.
+    """
+
+    budget_tokens: int
+    accept_timeout_s: float
+    renewal_s: float
+
+
+class PrefillDesk:
+    """A `Desk`; see `twinpool.worker.turn`. block_size: tokens that a block holds."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        limits: PrefillLimits,
+        pulse: Pulse,
+        *,
+        eos_token_ids: frozenset[int],
+    ) -> None:
+        self._pool = pool
+        self._block_size = block_size
+        self._limits = limits
+        self._pulse = pulse
+        self._eos_token_ids = eos_token_ids
+        # The oldest request's first.
+        self._prompts: dict[str, Prompt] = {}
+        self._words: list[Word] = []
+
+    def load(self) -> LoadReport:
+        """Counts now; approximate when called from another thread."""
+        prompts = list(self._prompts.values())
+        running = sum(bool(prompt.blocks) for prompt in prompts)
+        return self._pulse.load(
+            running=running,
+            waiting=len(prompts) - running,
+            blocks_free=self._pool.count(Owner.FREE),
+            handoffs=sum(prompt.handoff is not Handoff.NONE for prompt in prompts),
+        )
+
+    def hear(self, message: Message | CopyEnd, now: float) -> None:
+        """Take in what somebody said, or how a copy ended; what is not held here is over already."""
+        match message:
+            case Prefill():
+                self._start(message, now)
+            case CancelPrefill(attempt):
+                self._cancel(attempt)
+            case CancelAll():
+                for attempt in list(self._prompts):
+                    self._cancel(attempt)
+            case Accepted(attempt):
+                if prompt := self._prompts.get(attempt):
+                    prompt.handoff = Handoff.ACCEPTED
+            case Ended(attempt, ending):
+                if prompt := self._prompts.get(attempt):
+                    self._end(prompt, PrefillOutcome(ending.value))
+            case PairLost(decode, reason):
+                for prompt in [prompt for prompt in self._prompts.values() if prompt.decode == decode]:
+                    self._end(prompt, PrefillOutcome.PAIR_LOST, reason)
+            case Copied() | CopyStopped() | CopyFailed():
+                self._copy_ended(message, now)
+            case Audit(audit_id):
+                self._words.append(audit_prefill(audit_id, self._pool, self._prompts.values(), now))
+
+    def plan(self, now: float) -> Turn[Word, PrefillChunk]:
+        """Decide what is done next."""
+        self._expire(now)
+        self._give_blocks()
+        copies = [copy for prompt in self._prompts.values() if (copy := prompt.copy(self._block_size))]
+        self._keep_handoffs({copy.attempt for copy in copies}, now)
+        words, self._words = self._words, []
+        return Turn(words, copies, {} if copies else self._compose_step())
+
+    def apply(self, stepped: Stepped[PrefillChunk]) -> None:
+        """Take in what the engine has read."""
+        sizes = []
+        for attempt, chunk, result in stepped:
+            prompt = self._prompts[attempt]
+            if isinstance(result, Exception):
+                self._fail(prompt, type(result).__name__)
+                continue
+            sizes.append(len(chunk.token_ids))
+            prompt.num_computed += sizes[-1]
+            if result is not None:
+                self._first_token(prompt, result)
+            if prompt.num_remaining == 0 and prompt.handoff is Handoff.NONE:
+                self._end(prompt, PrefillOutcome.DONE)
+        if sizes:
+            self._words.append(PrefillStep(len(sizes), sum(sizes), stepped.step_s))
+
+    def _start(self, command: Prefill, now: float) -> None:
+        prompt = Prompt.of(command, now)
+        self._prompts[command.attempt] = prompt
+        self._prompts = dict(sorted(self._prompts.items(), key=lambda item: item[1].command.arrival))
+        num_tokens = len(prompt.token_ids)
+        if not 0 < num_tokens <= self._pool.num_blocks * self._block_size:
+            # It would wait for blocks for ever, and everybody behind it.
+            self._end(prompt, PrefillOutcome.FAILED, f"{num_tokens} tokens do not fit this worker")
+
+    def _cancel(self, attempt: str) -> None:
+        if prompt := self._prompts.get(attempt):
+            self._give_up_handoff(prompt)
+            self._end(prompt, PrefillOutcome.STOPPED)
+
+    def _copy_ended(self, end: CopyEnd, now: float) -> None:
+        prompt = self._prompts.get(end.copy.attempt)
+        if prompt is None:
+            return
+        match end:
+            case Copied(copy):
+                prompt.num_pushed += len(copy.blocks)
+                prompt.renewed_at = now
+                if copy.is_last:
+                    self._end(prompt, PrefillOutcome.DONE)
+            case CopyStopped():
+                prompt.handoff = Handoff.OVER
+            case CopyFailed(_, detail):
+                self._fail(prompt, detail)
+
+    def _expire(self, now: float) -> None:
+        """Give up on decode workers that do not answer."""
+        for prompt in list(self._prompts.values()):
+            waits = prompt.handoff is Handoff.ASKED
+            if waits and now - prompt.started_at > self._limits.accept_timeout_s:
+                self._give_up_handoff(prompt)
+                self._end(prompt, PrefillOutcome.PAIR_LOST, "the decode worker did not answer `begin`")
+
+    def _give_blocks(self) -> None:
+        """Blocks for waiting prompts, the oldest first: none overtakes one that does not fit yet."""
+        for prompt in self._prompts.values():
+            if prompt.lease:
+                continue
+            needed = blocks_for(len(prompt.token_ids), self._block_size)
+            prompt.lease = self._pool.lease(prompt.attempt, Owner.ROW, needed)
+            if prompt.lease is None:
+                return
+
+    def _keep_handoffs(self, copied: Container[str], now: float) -> None:
+        """Begin hand-offs, and renew those of which nothing could be copied for a while."""
+        for prompt in self._prompts.values():
+            if prompt.handoff is Handoff.TO_BEGIN:
+                prompt.handoff = Handoff.ASKED
+                self._words.append(Begin(prompt.decode, prompt.attempt))
+                continue
+            is_waiting = prompt.handoff is Handoff.ACCEPTED and prompt.attempt not in copied
+            if is_waiting and now - prompt.renewed_at >= self._limits.renewal_s:
+                prompt.renewed_at = now
+                self._words.append(Renew(prompt.decode, prompt.attempt))
+
+    def _compose_step(self) -> dict[str, PrefillChunk]:
+        reading = [prompt for prompt in self._prompts.values() if prompt.blocks and prompt.num_remaining]
+        sizes = compose_chunks([prompt.num_remaining for prompt in reading], self._limits.budget_tokens)
+        chunks = zip(reading, sizes, strict=True)
+        return {prompt.attempt: prompt.chunk(size) for prompt, size in chunks if size}
+
+    def _first_token(self, prompt: Prompt, token: int) -> None:
+        position = len(prompt.command.output_ids)
+        reason = finish_reason(token, position + 1, prompt.command.params, self._eos_token_ids)
+        self._words.append(FirstToken(prompt.attempt, position, token, reason, len(prompt.token_ids)))
+
+    def _fail(self, prompt: Prompt, detail: str) -> None:
+        self._give_up_handoff(prompt)
+        self._end(prompt, PrefillOutcome.FAILED, detail)
+
+    def _give_up_handoff(self, prompt: Prompt) -> None:
+        if prompt.handoff in (Handoff.ASKED, Handoff.ACCEPTED):
+            self._words.append(GiveUp(prompt.decode, prompt.attempt))
+
+    def _end(self, prompt: Prompt, outcome: PrefillOutcome, detail: str = "") -> None:
+        """Let it go; what gives its hand-off up has been said before."""
+        del self._prompts[prompt.attempt]
+        if prompt.lease:
+            self._pool.release(prompt.lease)
+        self._words.append(PrefillEnded(prompt.attempt, outcome, detail, self.load()))

@@ -1,0 +1,53 @@
+"""Carries out what a desk says to decode workers and copies to them, over the pairs that are open."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from twinpool.transfer.port import HandoffSender
+from twinpool.transfer.words import Begin, GiveUp, HandoffWord, PairLost, Renew
+from twinpool.worker.turn import Copied, Copy, CopyEnd, CopyFailed, CopyStopped
+
+log = logging.getLogger(__name__)
+
+
+class Handoffs:
+    """Used by the engine's thread.
+
+    senders: the open pairs by decode incarnation, filled by whoever joins them. tell: takes to the desk that
+    there is no such pair.
+    """
+
+    def __init__(self, senders: Mapping[str, HandoffSender], tell: Callable[[PairLost], None]) -> None:
+        self._senders = senders
+        self._tell = tell
+
+    def say(self, word: HandoffWord) -> None:
+        """Say a word to its decode worker."""
+        sender = self._senders.get(word.decode)
+        match word:
+            case Begin(decode) if sender is None:
+                self._tell(PairLost(decode, f"no pair with {decode}"))
+            case _ if sender is None:
+                pass  # whoever lost the pair has told the desk
+            case Begin(attempt=attempt):
+                sender.begin(attempt)
+            case Renew(attempt=attempt):
+                sender.renew(attempt)
+            case GiveUp(attempt=attempt):
+                sender.stopped(attempt)
+
+    def copy(self, copy: Copy) -> CopyEnd:
+        """Make a copy."""
+        sender = self._senders.get(copy.decode)
+        if sender is None:
+            return CopyStopped(copy)
+        try:
+            went = sender.push(copy.attempt, copy.blocks, copy.first)
+            went = went and (not copy.is_last or sender.written(copy.attempt))
+        except Exception as error:
+            about = {"attempt": copy.attempt}
+            log.exception("attempt %s: a copy of its cache failed", copy.attempt, extra=about)
+            return CopyFailed(copy, type(error).__name__)
+        return Copied(copy) if went else CopyStopped(copy)

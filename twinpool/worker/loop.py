@@ -1,0 +1,84 @@
+"""The thread of an engine: takes the inbox to the desk, and carries out what the desk plans.
+
+    beat ─► take the inbox: the desk hears ─► the desk plans ─► say ─► copy: the desk hears ─► step: the desk
+    applies ─► …
+
+All that takes time or may fail is done here, one thing at a time, and the desk learns what came of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from twinpool.engine.apart import step_apart
+from twinpool.worker.inbox import Inbox
+from twinpool.worker.pulse import Pulse
+from twinpool.worker.turn import Desk, Hands, Stepped
+
+log = logging.getLogger(__name__)
+IDLE_WAIT_S = 0.25
+
+Message = TypeVar("Message")
+Word = TypeVar("Word")
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The worker leaves."""
+
+
+class Loop(Generic[Message, Word, Item]):
+    """All that reaches the desk comes by its inbox, but for the ends of its own turns. clock: the desk's."""
+
+    def __init__(
+        self,
+        desk: Desk[Message, Word, Item],
+        inbox: Inbox[Message | Stop],
+        hands: Hands[Word, Item],
+        pulse: Pulse,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._desk = desk
+        self._inbox = inbox
+        self._hands = hands
+        self._pulse = pulse
+        self._clock = clock
+        self._stopping = False
+
+    def run(self) -> None:
+        """Work until `Stop`."""
+        moved = False
+        while not self._stopping:
+            moved = self.turn(0.0 if moved else IDLE_WAIT_S)
+
+    def turn(self, wait_s: float) -> bool:
+        """One turn, after a wait of at most wait_s for a message. Whether there may be more to do at once."""
+        self._pulse.beat()
+        for message in self._inbox.take(wait_s):
+            if isinstance(message, Stop):
+                self._stopping = True
+            else:
+                self._desk.hear(message, self._clock())
+        turn = self._desk.plan(self._clock())
+        for word in turn.words:
+            self._hands.say(word)
+        for copy in turn.copies:
+            self._desk.hear(self._hands.copy(copy), self._clock())
+        if turn.step:
+            self._desk.apply(self._step(turn.step))
+        return bool(turn.copies or turn.step)
+
+    def _step(self, step: Mapping[str, Item]) -> Stepped[Item]:
+        started = self._clock()
+        results = step_apart(self._hands.compute, list(step.values()), self._pulse.beat)
+        self._pulse.step_s = self._clock() - started
+        stepped = Stepped(step, results, self._pulse.step_s)
+        for attempt, _, result in stepped:
+            if isinstance(result, Exception):
+                log.error("attempt %s: its step failed", attempt, extra={"attempt": attempt})
+        return stepped

@@ -1,0 +1,117 @@
+"""What a desk wants done next, and what comes of it: values, alike for both pools.
+
+A desk is the pure part of a worker: it hears messages and decides; `twinpool.worker.loop` carries out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+Item = TypeVar("Item")
+Message_contra = TypeVar("Message_contra", contravariant=True)
+Word_co = TypeVar("Word_co", covariant=True)
+Word_contra = TypeVar("Word_contra", contravariant=True)
+Item_contra = TypeVar("Item_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy blocks into an accepted hand-off's blocks first, first + 1, …
+
+    is_last: all are there then, and that is said.
+    """
+
+    decode: str
+    attempt: str
+    blocks: Sequence[int]
+    first: int
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A copy is done, and its last word said where it was the last."""
+
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStopped:
+    """The hand-off had ended before; its pair has said why, or will."""
+
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFailed:
+    """The transport raised an error of this name; the hand-off has not ended."""
+
+    copy: Copy
+    detail: str
+
+
+CopyEnd = Copied | CopyStopped | CopyFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Generic[Word_co, Item]):
+    """What to do now. First the words are said, in order: what they let go of may be overwritten after them.
+
+    Then the copies are made, each one's end heard at once; or the step is computed, what each attempt has in
+    it, and applied. A turn has one of both at most, so that a step is made up by what came of the copies.
+    """
+
+    words: Sequence[Word_co] = ()
+    copies: Sequence[Copy] = ()
+    step: Mapping[str, Item] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped(Generic[Item]):
+    """What came of a step: of each of its items the token drawn, None where none was to be, or why it failed.
+
+    step_s: seconds that it took.
+    """
+
+    step: Mapping[str, Item]
+    results: Sequence[int | Exception | None]
+    step_s: float
+
+    def __iter__(self) -> Iterator[tuple[str, Item, int | Exception | None]]:
+        """Attempts, with their items and results, in the step's order."""
+        for (attempt, item), result in zip(self.step.items(), self.results, strict=True):
+            yield attempt, item, result
+
+
+class Desk(Protocol[Message_contra, Word_co, Item]):
+    """Owned by its loop's thread. now: seconds on one clock; no decision depends on another."""
+
+    def hear(self, message: Message_contra | CopyEnd, now: float) -> None:
+        """Take in what somebody said, or how a copy ended."""
+        ...
+
+    def plan(self, now: float) -> Turn[Word_co, Item]:
+        """Decide what is done next. An empty turn stays empty until something is heard, or time passes."""
+        ...
+
+    def apply(self, stepped: Stepped[Item]) -> None:
+        """Take in what came of the planned step."""
+        ...
+
+
+class Hands(Protocol[Word_contra, Item_contra]):
+    """What carries a desk's turns out; used by its loop's thread. Raises for its own bugs and no peer's."""
+
+    def say(self, word: Word_contra) -> None:
+        """Say a word to whom it is for."""
+        ...
+
+    def copy(self, copy: Copy) -> CopyEnd:
+        """Make a copy."""
+        ...
+
+    def compute(self, step: Sequence[Item_contra]) -> Sequence[int | None]:
+        """Compute a step: for each item the token drawn, None where none is to be. Raises what goes wrong."""
+        ...
