@@ -8,6 +8,7 @@ from router.scheduling.commands import ReplaceCause, ReplaceWorker
 from router.scheduling.events import SchedulerEvent, WorkerSaid
 from router.scheduling.requests import Phase, RequestState
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
+from tests.property.simulated_prefill import LIMITS
 from tests.property.simulated_workers import Worker
 from tests.property.witness import Watched
 from twinpool.session import messages as m
@@ -17,6 +18,7 @@ class FleetWitness:
     """What the router has heard of workers, and what they have been told.
 
     workers: those in seats, by id. decodes: incarnations of decode workers. watched: requests, by name.
+    prefilled: attempts that prefill workers were told to read, and when.
     leaving: by worker, what it was told to drop and has not said to be gone. moved_at: by incarnation, when
     the router last heard that it moves. draining: by incarnation, when its grace ends. moves: attempts that
     rows move to; whether their copy was asked for. num_moving: those whose end has not been said.
@@ -36,7 +38,7 @@ class FleetWitness:
         self.decodes = decodes
         self.watched = watched
         self.reserved: set[str] = set()
-        self.prefilled: set[str] = set()
+        self.prefilled: dict[str, float] = {}
         self.admitted: set[str] = set()
         self.draining: dict[str, float] = {}
         self.moves: dict[str, bool] = {}
@@ -82,12 +84,21 @@ class FleetWitness:
             self.leaving[event.worker_id].discard(message.attempt)
         if isinstance(message, m.Released) and message.reason is m.ReleaseReason.EXPIRED:
             self.hand_off_stood_still(message)
+        if isinstance(message, m.PrefillEnded) and message.outcome is m.PrefillOutcome.PAIR_LOST:
+            self.hand_off_was_not_answered(message, now)
 
     def hand_off_stood_still(self, message: m.Released) -> None:
         """Time was lost, though nothing else: that may cost its request too."""
         for state in self.scheduler.requests.values():
             queued = message.detail == m.NEVER_BEGUN and state.phase is Phase.PREFILLING
             if state.attempt == message.attempt and not queued:
+                self.watched[state.request_id].may_fail = True
+
+    def hand_off_was_not_answered(self, message: m.PrefillEnded, now: float) -> None:
+        """The same of a decode worker that is late with its answer, by more than a worker waits for it."""
+        for state in self.scheduler.requests.values():
+            waited_s = now - self.prefilled.get(message.attempt, now)
+            if state.attempt == message.attempt and waited_s > LIMITS.accept_timeout_s:
                 self.watched[state.request_id].may_fail = True
 
     # What the scheduler may say.
@@ -125,13 +136,13 @@ class FleetWitness:
         moved_at = self.moved_at[incarnation][1]
         return incarnation not in self.draining and self.ticked_at - moved_at <= self.limits.stuck_after_s
 
-    def check_told(self, worker: Worker, command: m.Command, placed: list[Watched]) -> None:
+    def check_told(self, worker: Worker, command: m.Command, placed: list[Watched], now: float) -> None:
         """A worker in service may be told this now. placed: gets the request, if this places one."""
         assert self.scheduler.fleet.worker(worker.worker_id) is not None
         match command:
             case m.Reserve(attempt, num_tokens, writer):
                 assert self.takes_new(worker.incarnation)
-                assert attempt not in self.reserved | self.prefilled
+                assert attempt not in self.reserved | self.prefilled.keys()
                 self.reserved.add(attempt)
                 watched = self.watched_by_attempt(attempt)
                 least = len(watched.request.prompt_ids) + len(watched.log) + 1
@@ -152,7 +163,7 @@ class FleetWitness:
                 assert not {worker.incarnation, decode} & set(self.draining)
                 assert attempt not in self.prefilled
                 assert (decode is not None) == (attempt in self.reserved)
-                self.prefilled.add(attempt)
+                self.prefilled[attempt] = now
                 watched = self.watched_by_attempt(attempt)
                 assert list(command.output_ids) == watched.log
                 watched.overtaken_at = None

@@ -9,8 +9,9 @@ from dataclasses import replace
 from decode_worker.batch import Batch, Row, apply_tokens
 from decode_worker.custody import Custody
 from decode_worker.moves import Moves
-from tests.property.simulated_pairs import Connection, Content
-from tests.property.simulated_workers import BLOCK_SIZE, EOS, Action, Worker, World
+from tests.property.simulated_loop import BLOCK_SIZE
+from tests.property.simulated_pairs import Connection
+from tests.property.simulated_workers import EOS, Action, Worker, World
 from twinpool.config import HandoffConfig
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.reservations import RowReady
@@ -175,12 +176,12 @@ class SimulatedDecode(Worker):
         if paused:
             self.custody.report_paused(tuple(paused))
             self.dozes = not rows
-        if rows and self.fails_next:
-            self.fails_next = False
+        if rows and self.engine.fails_next:
+            self.engine.fails_next = False
             for row in rows:
                 self._evict(row.attempt, m.ReleaseReason.FAILED, "as told")
         elif rows:
-            tokens = [self._next_token(row) for row in rows]
+            tokens = self.engine.decode([row.next_step() for row in rows])
             row_tokens = apply_tokens(rows, tokens, frozenset({EOS}))
             self.publish(m.StepDone(1, row_tokens, 0.01, self.custody.load()))
 
@@ -191,18 +192,3 @@ class SimulatedDecode(Worker):
                 return False
             row.blocks.append(block)
         return True
-
-    def _next_token(self, row: Row) -> int:
-        """Writes the newest token, then reads the row's cache, which must be its own and whole."""
-        newest = row.length - 1
-        prompt = self.memory[row.blocks[0]].prompt
-        last, num_before = divmod(newest, BLOCK_SIZE)
-        cached = [self._content(row, prompt, block) for block in range(last)]
-        if num_before:
-            cached.append(replace(self._content(row, prompt, last), num_tokens=num_before))
-        assert [self.memory[block] for block in row.blocks[: len(cached)]] == cached
-        self.memory[row.blocks[last]] = replace(self._content(row, prompt, last), num_tokens=num_before + 1)
-        return self.world.model(prompt, row.num_outputs)
-
-    def _content(self, row: Row, prompt: int, block: int) -> Content:
-        return Content(row.attempt, prompt, block * BLOCK_SIZE, BLOCK_SIZE)

@@ -188,6 +188,6 @@ class SimulatedRouter:
         self.witness.check_order(placed, now)
 
     def send(self, worker: Worker, command: m.Command, placed: list[Watched]) -> None:
-        self.witness.check_told(worker, command, placed)
+        self.witness.check_told(worker, command, placed, self.clock())
         if worker.alive and worker.session:
             worker.commands.append(command)

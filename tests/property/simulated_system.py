@@ -83,7 +83,9 @@ class SimulatedSystem:
             assert replace(worker.load, progress=0) == m.LoadReport(blocks_free=self.world.num_blocks)
 
     def model(self, prompt: int, position: int) -> int:
-        return self.router.watched[f"r{prompt}"].answer.token(position)
+        watched = self.router.watched[f"r{prompt}"]
+        num_prompt = len(watched.request.prompt_ids)
+        return prompt if position < num_prompt else watched.answer.token(position - num_prompt)
 
     # What holds always.
 
@@ -233,11 +235,11 @@ class SimulatedSystem:
             case "stops":
                 worker.stopped = True
             case "fails a call":
-                worker.fails_next = True
+                worker.engine.fails_next = True
             case _:
                 worker.senders.lose_all()
 
     def see_whether_still_shaken(self) -> None:
         """Losses have come through once nothing is on its way and nothing is about to fail."""
-        about_to = any(worker.stopped or worker.fails_next for worker in self.workers.values())
+        about_to = any(worker.stopped or worker.engine.fails_next for worker in self.workers.values())
         self.router.shaken = self.router.shaken and (about_to or bool(self.actions()))

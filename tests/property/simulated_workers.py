@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tests.property.simulated_loop import BLOCK_SIZE, InventedEngine, Model
 from tests.property.simulated_pairs import Content, Memory, Receiver, Senders
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.session import messages as m
@@ -14,12 +15,9 @@ from twinpool.transfer.words import PairWord
 from twinpool.types import Pool
 from twinpool.worker.pulse import Pulse
 
-BLOCK_SIZE = 2
 EOS = 0
 
 Action = Callable[[], None]
-Model = Callable[[int, int], int]
-"""The token at a position of the answer to a prompt, which is known by its first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,8 @@ class Worker(ABC):
     """One life of a worker.
 
     alive: its process runs. session: the router hears it. stopped: its engine stands still, for good.
-    fails_next: its engine's next call raises. retired: its seat is not filled again.
-    memory: what its blocks hold. senders: its connections to decode workers, over which it hands off.
+    retired: its seat is not filled again. memory: what its blocks hold, for its engine to compute with.
+    senders: its connections to decode workers, over which it hands off.
     """
 
     pool: Pool
@@ -57,12 +55,13 @@ class Worker(ABC):
         self.worker_id = worker_id
         self.incarnation = incarnation
         self.alive = self.session = True
-        self.stopped = self.fails_next = self.retired = False
+        self.stopped = self.retired = False
         self.commands: deque[m.Command] = deque()
         self.events: deque[m.Event | Down] = deque()
         self.blocks = BlockPool(world.num_blocks)
         self.pulse = Pulse()
         self.memory: Memory = [Content("", 0, 0, 0)] * world.num_blocks
+        self.engine = InventedEngine(self.memory, world.model)
         self.senders = Senders(incarnation, self.memory, world.decodes, self.hear, self.publish)
 
     @property

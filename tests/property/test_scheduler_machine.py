@@ -15,8 +15,8 @@ from router.scheduling.events import Aborted
 from router.scheduling.values import Request
 from tests.property.fleet_witness import place
 from tests.property.simulated_decode import SimulatedDecode
+from tests.property.simulated_loop import BLOCK_SIZE
 from tests.property.simulated_system import FAULTS, GRACE_S, SECONDS, SimulatedSystem
-from tests.property.simulated_workers import BLOCK_SIZE
 from tests.property.witness import Answer
 from twinpool.sampling.params import SamplingParams
 from twinpool.types import Pool

@@ -1,0 +1,105 @@
+"""A worker's real loop, turned when the test says so, and an invented engine for it to compute with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from tests.property.simulated_pairs import Content, Memory
+from twinpool.engine.batch import DecodeRow, PrefillChunk
+from twinpool.worker.inbox import Inbox
+from twinpool.worker.loop import Loop, Stop
+from twinpool.worker.pulse import Pulse
+from twinpool.worker.turn import Desk, Hands
+
+BLOCK_SIZE = 2
+Message = TypeVar("Message")
+Word = TypeVar("Word")
+Item = TypeVar("Item")
+
+Model = Callable[[int, int], int]
+"""The token at an index in prompt and answer, for a prompt, which is known by its first token."""
+
+
+class SimulatedLoop(Generic[Message, Word, Item]):
+    """due: whether a turn may do anything; an idle loop's wait ends with the time."""
+
+    def __init__(self, inbox: Inbox[Message | Stop]) -> None:
+        self.due = False
+        self._inbox = inbox
+        self._turn: Callable[[float], bool]
+
+    def drive(
+        self,
+        desk: Desk[Message, Word, Item],
+        hands: Hands[Word, Item],
+        pulse: Pulse,
+        clock: Callable[[], float],
+    ) -> None:
+        self._turn = Loop(desk, self._inbox, hands, pulse, clock).turn
+
+    def post(self, message: Message) -> None:
+        self._inbox.post(message)
+        self.due = True
+
+    def turn(self) -> None:
+        self.due = False
+        if self._turn(0.0):
+            self.due = True
+
+
+class InventedEngine:
+    """Reads and writes what blocks hold, and checks that what it reads is whole and one prompt's.
+
+    fails_next: the next item that it computes makes it fail.
+    """
+
+    def __init__(self, memory: Memory, model: Model) -> None:
+        self.fails_next = False
+        self._memory = memory
+        self._model = model
+
+    def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
+        self._fail_if_told(len(chunks))
+        return [self._read_chunk(chunk) for chunk in chunks]
+
+    def decode(self, rows: Sequence[DecodeRow]) -> list[int]:
+        self._fail_if_told(len(rows))
+        return [self._step_row(row) for row in rows]
+
+    def _fail_if_told(self, num_items: int) -> None:
+        if self.fails_next and num_items:
+            # Until the item that is to blame is computed alone.
+            self.fails_next = num_items > 1
+            raise RuntimeError("as told")
+
+    def _read_chunk(self, chunk: PrefillChunk) -> int | None:
+        prompt = chunk.token_ids[0]
+        if chunk.start:
+            prompt = self._cached(chunk.block_table, chunk.start).prompt
+        for index, token in enumerate(chunk.token_ids, chunk.start):
+            self._write(chunk.block_table, index, prompt, "")
+            assert token == self._model(prompt, index)
+        if chunk.sample is None:
+            return None
+        assert chunk.sample.position == chunk.start + len(chunk.token_ids)
+        return self._model(prompt, chunk.sample.position)
+
+    def _step_row(self, row: DecodeRow) -> int:
+        first = self._cached(row.block_table, row.position)
+        assert row.token_id == self._model(first.prompt, row.position)
+        self._write(row.block_table, row.position, first.prompt, first.attempt)
+        assert row.sample.position == row.position + 1
+        return self._model(first.prompt, row.sample.position)
+
+    def _cached(self, table: Sequence[int], num_tokens: int) -> Content:
+        """What the first block holds; all of them together hold num_tokens, and no more."""
+        first = self._memory[table[0]]
+        for start, block in zip(range(0, num_tokens, BLOCK_SIZE), table, strict=False):
+            held = min(BLOCK_SIZE, num_tokens - start)
+            assert self._memory[block] == Content(first.attempt, first.prompt, start, held)
+        return first
+
+    def _write(self, table: Sequence[int], index: int, prompt: int, attempt: str) -> None:
+        block, offset = divmod(index, BLOCK_SIZE)
+        self._memory[table[block]] = Content(attempt, prompt, index - offset, offset + 1)
