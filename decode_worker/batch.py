@@ -1,8 +1,7 @@
-"""The rows a decode worker steps: pure state, owned by the engine's thread."""
+"""The rows a decode worker steps: pure state, owned by the desk."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twinpool.engine.batch import DecodeRow, SamplingRow
@@ -96,10 +95,3 @@ class Batch:
     def row(self, attempt: str) -> Row | None:
         """A row by its attempt."""
         return self._rows.get(attempt)
-
-
-def apply_tokens(
-    rows: Sequence[Row], tokens: Sequence[int], eos_token_ids: frozenset[int]
-) -> tuple[RowToken, ...]:
-    """Take one step's tokens into the rows' logs."""
-    return tuple(row.append(token, eos_token_ids) for row, token in zip(rows, tokens, strict=True))

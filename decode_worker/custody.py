@@ -77,6 +77,7 @@ class Custody:
         self._publish = publish
         self._clock = clock
         self._receivers: list[HandoffReceiver] = []
+        self._num_entered = 0
 
     def attach(self, receiver: HandoffReceiver) -> None:
         """A transport whose writers may have to be stopped."""
@@ -157,10 +158,15 @@ class Custody:
             reason = reason if known else ReleaseReason.GONE
             self._publish(Released(attempt, reason, detail, self.load()))
 
-    def report_audit(self, audit_id: str, batch: Mapping[str, Sequence[int]]) -> None:
-        """The books now. batch: each row's blocks; the caller holds the lock for as long as they are true."""
+    def report_audit(self, audit_id: str, batch: Mapping[str, Sequence[int]], num_entered: int) -> bool:
+        """The books now. batch: each row's blocks, once num_entered rows have come to the engine.
+
+        False, and nothing is said, where a row is on its way there, so that the books cannot agree.
+        """
         with self.lock:
-            self._publish(audit_decode(audit_id, self._pool, self._held, batch, self._clock()))
+            if num_entered == self._num_entered:
+                self._publish(audit_decode(audit_id, self._pool, self._held, batch, self._clock()))
+            return num_entered == self._num_entered
 
     # The clock.
 
@@ -211,6 +217,7 @@ class Custody:
         for effect in effects:
             match effect:
                 case RowReady():
+                    self._num_entered += 1
                     self._enter(effect)
                 case StopWriter(writer, attempt):
                     for receiver in self._receivers:

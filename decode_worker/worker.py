@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from decode_worker.custody import Custody
-from decode_worker.loop import DecodeLoop, EvictAll, Message, Stop
-from twinpool.engine.runner import Engine
+from decode_worker.desk import DecodeDesk, Errand, EvictAll, Message, Word
+from decode_worker.hands import DecodeHands
+from twinpool.engine.batch import DecodeRow
 from twinpool.kv.pool import BlockPool
 from twinpool.process_usage import cpu_seconds, resident_bytes
 from twinpool.session.messages import (
@@ -34,8 +35,10 @@ from twinpool.transfer.port import HandoffReceiver
 from twinpool.transfer.ray_receiver import RayReceiver
 from twinpool.transfer.shm_receiver import ShmReceiver
 from twinpool.types import HandoffEndpoint, Pool
+from twinpool.worker.courier import Courier
 from twinpool.worker.engine import load_worker_engine
 from twinpool.worker.inbox import Inbox
+from twinpool.worker.loop import Loop, Stop
 from twinpool.worker.pulse import REPORT_INTERVAL_S, Pulse
 from twinpool.worker.spec import WorkerSpec
 from twinpool.worker.threads import WorkerThreads
@@ -56,7 +59,7 @@ class DecodeWorker:
         self._layout = loaded.layout
         self._num_blocks = loaded.num_blocks
         self.session = SessionServer(self, spec.secret, spec.host)
-        inbox: Inbox[Message] = Inbox()
+        inbox: Inbox[Message | Stop] = Inbox()
         self._inbox = inbox
         self.custody = Custody(
             BlockPool(loaded.num_blocks),
@@ -75,7 +78,14 @@ class DecodeWorker:
         self.custody.attach(self._ray_receiver)
         connection = pair_connection(connect, loaded.identity, loaded.storage, spec.handoff)
         self._pairs = Pairs(connection, inbox.post, self.session.publish)
-        self._loop = self._build_loop(loaded.engine, loaded.eos_token_ids)
+        self.desk = DecodeDesk(
+            loaded.layout.block_size,
+            max_rows=spec.engine.max_batch_rows,
+            eos_token_ids=loaded.eos_token_ids,
+        )
+        courier = Courier(self._pairs.senders, inbox.post)
+        hands = DecodeHands(loaded.engine, courier, self.custody, inbox.post, self.session.publish)
+        self._loop: Loop[Message, Word, Errand, DecodeRow] = Loop(self.desk, inbox, hands, self._pulse)
         self._threads = WorkerThreads(self.session.fail)
         self._threads.add("engine", self._loop.run)
         self._threads.add_periodic("expiry", EXPIRY_INTERVAL_S, self.custody.expire)
@@ -152,18 +162,6 @@ class DecodeWorker:
         )
         self.custody.attach(receiver)
         return HandoffEndpoint(receiver.path, actor_name), receiver
-
-    def _build_loop(self, engine: Engine, eos_token_ids: frozenset[int]) -> DecodeLoop:
-        return DecodeLoop(
-            engine,
-            self._inbox,
-            self.custody,
-            self._pulse,
-            self._pairs.senders,
-            self.session.publish,
-            max_rows=self._spec.engine.max_batch_rows,
-            eos_token_ids=eos_token_ids,
-        )
 
     def _report(self) -> None:
         self._pulse.measured(cpu_seconds(), resident_bytes())

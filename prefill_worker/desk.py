@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from prefill_worker.audit import audit_prefill
 from prefill_worker.chunking import compose_chunks
-from prefill_worker.prompts import Handoff, Prompt
+from prefill_worker.prompts import Prompt
 from twinpool.engine.batch import PrefillChunk
 from twinpool.kv.blocks import blocks_for
 from twinpool.kv.pool import BlockPool, Owner
@@ -35,10 +35,11 @@ from twinpool.session.messages import (
     PrefillOutcome,
     PrefillStep,
 )
-from twinpool.transfer.words import Accepted, Begin, Ended, GiveUp, HandoffWord, PairLost, PairWord, Renew
+from twinpool.transfer.words import Accepted, Ended, HandoffWord, PairLost, PairWord, Renew
 from twinpool.types import finish_reason
+from twinpool.worker.handoff import State
 from twinpool.worker.pulse import Pulse
-from twinpool.worker.turn import Copied, CopyEnd, CopyFailed, CopyStopped, Stepped, Turn
+from twinpool.worker.turn import Copied, Copy, CopyEnd, CopyFailed, CopyStopped, Stepped, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class CancelAll:
     """The router is gone."""
 
 
-Message = Prefill | CancelPrefill | PairWord | CancelAll | Audit
+Message = Prefill | CancelPrefill | PairWord | CopyEnd | CancelAll | Audit
 Word = Event | HandoffWord
 
 
@@ -91,11 +92,11 @@ class PrefillDesk:
             running=running,
             waiting=len(prompts) - running,
             blocks_free=self._pool.count(Owner.FREE),
-            handoffs=sum(prompt.handoff is not Handoff.NONE for prompt in prompts),
+            handoffs=sum(prompt.handoff is not None for prompt in prompts),
         )
 
-    def hear(self, message: Message | CopyEnd, now: float) -> None:
-        """Take in what somebody said, or how a copy ended; what is not held here is over already."""
+    def hear(self, message: Message, now: float) -> None:
+        """Take in a message; what it is about may be over already."""
         match message:
             case Prefill():
                 self._start(message, now)
@@ -105,20 +106,23 @@ class PrefillDesk:
                 for attempt in list(self._prompts):
                     self._cancel(attempt)
             case Accepted(attempt):
-                if prompt := self._prompts.get(attempt):
-                    prompt.handoff = Handoff.ACCEPTED
+                prompt = self._prompts.get(attempt)
+                if prompt is not None and prompt.handoff is not None:
+                    prompt.handoff.state = State.ACCEPTED
             case Ended(attempt, ending):
                 if prompt := self._prompts.get(attempt):
                     self._end(prompt, PrefillOutcome(ending.value))
             case PairLost(decode, reason):
-                for prompt in [prompt for prompt in self._prompts.values() if prompt.decode == decode]:
+                for prompt in [
+                    prompt for prompt in self._prompts.values() if prompt.command.decode == decode
+                ]:
                     self._end(prompt, PrefillOutcome.PAIR_LOST, reason)
             case Copied() | CopyStopped() | CopyFailed():
                 self._copy_ended(message, now)
             case Audit(audit_id):
                 self._words.append(audit_prefill(audit_id, self._pool, self._prompts.values(), now))
 
-    def plan(self, now: float) -> Turn[Word, PrefillChunk]:
+    def plan(self, now: float) -> Turn[Word, Copy, PrefillChunk]:
         """Decide what is done next."""
         self._expire(now)
         self._give_blocks()
@@ -133,13 +137,13 @@ class PrefillDesk:
         for attempt, chunk, result in stepped:
             prompt = self._prompts[attempt]
             if isinstance(result, Exception):
-                self._fail(prompt, type(result).__name__)
+                self._give_up(prompt, PrefillOutcome.FAILED, type(result).__name__)
                 continue
             sizes.append(len(chunk.token_ids))
             prompt.num_computed += sizes[-1]
             if result is not None:
                 self._first_token(prompt, result)
-            if prompt.num_remaining == 0 and prompt.handoff is Handoff.NONE:
+            if prompt.num_remaining == 0 and prompt.handoff is None:
                 self._end(prompt, PrefillOutcome.DONE)
         if sizes:
             self._words.append(PrefillStep(len(sizes), sum(sizes), stepped.step_s))
@@ -155,31 +159,29 @@ class PrefillDesk:
 
     def _cancel(self, attempt: str) -> None:
         if prompt := self._prompts.get(attempt):
-            self._give_up_handoff(prompt)
-            self._end(prompt, PrefillOutcome.STOPPED)
+            self._give_up(prompt, PrefillOutcome.STOPPED)
 
     def _copy_ended(self, end: CopyEnd, now: float) -> None:
         prompt = self._prompts.get(end.copy.attempt)
-        if prompt is None:
+        if prompt is None or prompt.handoff is None:
             return
         match end:
             case Copied(copy):
-                prompt.num_pushed += len(copy.blocks)
+                prompt.handoff.num_copied += len(copy.blocks)
                 prompt.renewed_at = now
                 if copy.is_last:
                     self._end(prompt, PrefillOutcome.DONE)
             case CopyStopped():
-                prompt.handoff = Handoff.OVER
+                prompt.handoff.state = State.OVER
             case CopyFailed(_, detail):
-                self._fail(prompt, detail)
+                self._give_up(prompt, PrefillOutcome.FAILED, detail)
 
     def _expire(self, now: float) -> None:
         """Give up on decode workers that do not answer."""
         for prompt in list(self._prompts.values()):
-            waits = prompt.handoff is Handoff.ASKED
+            waits = prompt.handoff is not None and prompt.handoff.state is State.ASKED
             if waits and now - prompt.started_at > self._limits.accept_timeout_s:
-                self._give_up_handoff(prompt)
-                self._end(prompt, PrefillOutcome.PAIR_LOST, "the decode worker did not answer `begin`")
+                self._give_up(prompt, PrefillOutcome.PAIR_LOST, "the decode worker did not answer `begin`")
 
     def _give_blocks(self) -> None:
         """Blocks for waiting prompts, the oldest first: none overtakes one that does not fit yet."""
@@ -194,14 +196,13 @@ class PrefillDesk:
     def _keep_handoffs(self, copied: Container[str], now: float) -> None:
         """Begin hand-offs, and renew those of which nothing could be copied for a while."""
         for prompt in self._prompts.values():
-            if prompt.handoff is Handoff.TO_BEGIN:
-                prompt.handoff = Handoff.ASKED
-                self._words.append(Begin(prompt.decode, prompt.attempt))
+            if prompt.handoff is None:
                 continue
-            is_waiting = prompt.handoff is Handoff.ACCEPTED and prompt.attempt not in copied
-            if is_waiting and now - prompt.renewed_at >= self._limits.renewal_s:
+            self._words += prompt.handoff.begin()
+            waits = prompt.handoff.state is State.ACCEPTED and prompt.attempt not in copied
+            if waits and now - prompt.renewed_at >= self._limits.renewal_s:
                 prompt.renewed_at = now
-                self._words.append(Renew(prompt.decode, prompt.attempt))
+                self._words.append(Renew(prompt.handoff.decode, prompt.attempt))
 
     def _compose_step(self) -> dict[str, PrefillChunk]:
         reading = [prompt for prompt in self._prompts.values() if prompt.blocks and prompt.num_remaining]
@@ -214,16 +215,13 @@ class PrefillDesk:
         reason = finish_reason(token, position + 1, prompt.command.params, self._eos_token_ids)
         self._words.append(FirstToken(prompt.attempt, position, token, reason, len(prompt.token_ids)))
 
-    def _fail(self, prompt: Prompt, detail: str) -> None:
-        self._give_up_handoff(prompt)
-        self._end(prompt, PrefillOutcome.FAILED, detail)
-
-    def _give_up_handoff(self, prompt: Prompt) -> None:
-        if prompt.handoff in (Handoff.ASKED, Handoff.ACCEPTED):
-            self._words.append(GiveUp(prompt.decode, prompt.attempt))
+    def _give_up(self, prompt: Prompt, outcome: PrefillOutcome, detail: str = "") -> None:
+        if prompt.handoff is not None:
+            self._words += prompt.handoff.give_up()
+        self._end(prompt, outcome, detail)
 
     def _end(self, prompt: Prompt, outcome: PrefillOutcome, detail: str = "") -> None:
-        """Let it go; what gives its hand-off up has been said before."""
+        """Let it go, once its hand-off is over."""
         del self._prompts[prompt.attempt]
         if prompt.lease:
             self._pool.release(prompt.lease)

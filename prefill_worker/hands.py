@@ -9,26 +9,26 @@ from twinpool.engine.batch import PrefillChunk
 from twinpool.engine.runner import Engine
 from twinpool.session.messages import Event
 from twinpool.transfer.words import Begin, GiveUp, Renew
-from twinpool.worker.handoffs import Handoffs
+from twinpool.worker.courier import Courier
 from twinpool.worker.turn import Copy, CopyEnd
 
 
 class PrefillHands:
     """Used by the engine's thread alone. publish: takes events to the router."""
 
-    def __init__(self, engine: Engine, handoffs: Handoffs, publish: Callable[[Event], None]) -> None:
+    def __init__(self, engine: Engine, courier: Courier, publish: Callable[[Event], None]) -> None:
         self._engine = engine
-        self._handoffs = handoffs
+        self._courier = courier
         self._publish = publish
 
     def say(self, word: Word) -> None:
         if isinstance(word, Begin | Renew | GiveUp):
-            self._handoffs.say(word)
+            self._courier.say(word)
         else:
             self._publish(word)
 
-    def copy(self, copy: Copy) -> CopyEnd:
-        return self._handoffs.copy(copy)
+    def run(self, errand: Copy) -> CopyEnd:
+        return self._courier.copy(errand)
 
     def compute(self, step: Sequence[PrefillChunk]) -> Sequence[int | None]:
         return self._engine.prefill(step)

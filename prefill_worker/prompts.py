@@ -4,57 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from twinpool.engine.batch import PrefillChunk, SamplingRow
 from twinpool.kv.pool import Lease
 from twinpool.session.messages import HeldStage, Prefill
+from twinpool.worker.handoff import Handoff
 from twinpool.worker.turn import Copy
-
-
-class Handoff(Enum):
-    """How far a prompt's hand-off is; NONE: it has none."""
-
-    NONE = auto()
-    TO_BEGIN = auto()
-    ASKED = auto()
-    ACCEPTED = auto()
-    OVER = auto()
 
 
 @dataclass(slots=True)
 class Prompt:
     """An attempt's state, owned by the desk.
 
-    token_ids: prompt and token log, which are read alike. lease: None while it waits. num_computed: tokens
-    whose keys and values are in `blocks`. num_pushed: blocks already copied to the decode worker. renewed_at:
-    when the decode worker was last given a sign of life of it.
+    token_ids: prompt and token log, which are read alike. handoff: None where there is none. renewed_at: when
+    the decode worker was last given a sign of life of it. lease: None while it waits. num_computed: tokens
+    whose keys and values are in `blocks`.
     """
 
     command: Prefill
     token_ids: tuple[int, ...]
-    handoff: Handoff
+    handoff: Handoff | None
     started_at: float
     renewed_at: float
     lease: Lease | None = None
     num_computed: int = 0
-    num_pushed: int = 0
 
     @classmethod
     def of(cls, command: Prefill, now: float) -> Prompt:
         """A prompt not yet read."""
-        handoff = Handoff.NONE if command.decode is None else Handoff.TO_BEGIN
+        handoff = None if command.decode is None else Handoff(command.decode, command.attempt)
         return cls(command, command.prompt_ids + command.output_ids, handoff, now, renewed_at=now)
 
     @property
     def attempt(self) -> str:
         """Its attempt."""
         return self.command.attempt
-
-    @property
-    def decode(self) -> str:
-        """The decode worker that it is handed to; empty where there is no hand-off."""
-        return self.command.decode or ""
 
     @property
     def blocks(self) -> Sequence[int]:
@@ -83,11 +67,8 @@ class Prompt:
 
     def copy(self, block_size: int) -> Copy | None:
         """The blocks that are complete, or final, and not yet copied, if the decode worker takes them."""
-        if self.handoff is not Handoff.ACCEPTED:
+        if self.handoff is None:
             return None
         is_last = self.num_remaining == 0
         full = len(self.blocks) if is_last else self.num_computed // block_size
-        if full <= self.num_pushed:
-            return None
-        blocks = self.blocks[self.num_pushed : full]
-        return Copy(self.decode, self.attempt, blocks, self.num_pushed, is_last)
+        return self.handoff.copy(self.blocks, full, is_last=is_last)

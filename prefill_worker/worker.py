@@ -18,13 +18,14 @@ from twinpool.session.server import SessionServer
 from twinpool.transfer.connect import Connector, connect_pair, pair_connection
 from twinpool.transfer.pairs import Pairs
 from twinpool.types import Pool
+from twinpool.worker.courier import Courier
 from twinpool.worker.engine import load_worker_engine
-from twinpool.worker.handoffs import Handoffs
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.loop import Loop, Stop
 from twinpool.worker.pulse import REPORT_INTERVAL_S, Pulse
 from twinpool.worker.spec import WorkerSpec
 from twinpool.worker.threads import WorkerThreads
+from twinpool.worker.turn import Copy
 
 
 class PrefillWorker:
@@ -52,9 +53,9 @@ class PrefillWorker:
             self._pulse,
             eos_token_ids=self._loaded.eos_token_ids,
         )
-        handoffs = Handoffs(self._pairs.senders, inbox.post)
-        hands = PrefillHands(self._loaded.engine, handoffs, self.session.publish)
-        self._loop: Loop[Message, Word, PrefillChunk] = Loop(self._desk, inbox, hands, self._pulse)
+        courier = Courier(self._pairs.senders, inbox.post)
+        hands = PrefillHands(self._loaded.engine, courier, self.session.publish)
+        self._loop: Loop[Message, Word, Copy, PrefillChunk] = Loop(self._desk, inbox, hands, self._pulse)
         self._threads = WorkerThreads(self.session.fail)
         self._threads.add("engine", self._loop.run)
         self._threads.add_periodic("report", REPORT_INTERVAL_S, self._report)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from decode_worker.custody import Custody
-from decode_worker.loop import DecodeLoop, Message, Stop
+from decode_worker.desk import DecodeDesk, Message
+from decode_worker.hands import DecodeHands
 from twinpool.config import HandoffConfig
 from twinpool.engine.batch import DecodeRow
 from twinpool.engine.runner import Engine
@@ -32,7 +32,9 @@ from twinpool.session.messages import (
     RowToken,
     StepDone,
 )
+from twinpool.worker.courier import Courier
 from twinpool.worker.inbox import Inbox
+from twinpool.worker.loop import Loop, Stop
 from twinpool.worker.pulse import Pulse
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=2, dtype="float32")
@@ -48,7 +50,7 @@ class Bench:
 
     def __init__(self, num_blocks: int) -> None:
         self.pool = BlockPool(num_blocks)
-        self.inbox: Inbox[Message] = Inbox()
+        self.inbox: Inbox[Message | Stop] = Inbox()
         self.events: list[Event] = []
         self.stepped: list[list[int]] = []
         self.fails_at: set[int] = set()
@@ -62,17 +64,10 @@ class Bench:
             enter=self.inbox.post,
             publish=self.publish,
         )
-        self.storage = SimpleNamespace(layout=LAYOUT)
-        self.loop = DecodeLoop(
-            cast("Engine", self),
-            self.inbox,
-            self.custody,
-            self.pulse,
-            {},
-            self.publish,
-            max_rows=8,
-            eos_token_ids=frozenset(),
-        )
+        courier = Courier({}, self.inbox.post)
+        hands = DecodeHands(cast("Engine", self), courier, self.custody, self.inbox.post, self.publish)
+        desk = DecodeDesk(LAYOUT.block_size, max_rows=8, eos_token_ids=frozenset())
+        self.loop = Loop(desk, self.inbox, hands, self.pulse)
 
     def publish(self, event: Event) -> None:
         self.events.append(event)

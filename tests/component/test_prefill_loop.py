@@ -26,10 +26,11 @@ from twinpool.session.messages import (
     Written,
 )
 from twinpool.transfer.words import Accepted, Ended, Ending
-from twinpool.worker.handoffs import Handoffs
+from twinpool.worker.courier import Courier
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.loop import Loop, Stop
 from twinpool.worker.pulse import Pulse
+from twinpool.worker.turn import Copy
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=2, dtype="float32")
 WRITER, DECODE = "p0-1", "d0-1"
@@ -98,12 +99,14 @@ class Bench:
             publish=self.publish,
             clock=lambda: self.now,
         )
-        handoffs = Handoffs({DECODE: DirectSender(self.custody, self.inbox)}, self.inbox.post)
+        courier = Courier({DECODE: DirectSender(self.custody, self.inbox)}, self.inbox.post)
         pulse = Pulse()
         limits = PrefillLimits(BUDGET_TOKENS, HANDOFF.reservation_ttl_s, HANDOFF.renewal_s)
         desk = PrefillDesk(BlockPool(num_blocks), LAYOUT.block_size, limits, pulse, eos_token_ids=frozenset())
-        hands = PrefillHands(cast("Engine", self), handoffs, self.publish)
-        self.loop: Loop[Message, Word, PrefillChunk] = Loop(desk, self.inbox, hands, pulse, lambda: self.now)
+        hands = PrefillHands(cast("Engine", self), courier, self.publish)
+        self.loop: Loop[Message, Word, Copy, PrefillChunk] = Loop(
+            desk, self.inbox, hands, pulse, lambda: self.now
+        )
 
     def publish(self, event: Event) -> None:
         self.events.append(event)

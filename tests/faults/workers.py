@@ -101,7 +101,7 @@ def build_watched_decode_worker(folder: Path, spec: WorkerSpec) -> Worker:
     _after(custody, "reserve", reserved)
     _before(custody, "begin", lambda writer, attempt: watch(Point.BEGIN, attempt))
     _before(custody, "written", lambda writer, attempt, *_: watch(Point.WRITTEN, attempt))
-    _after(worker._loop._batch, "enter", entered)
+    _after(worker.desk._batch, "enter", entered)
     _before(custody, "report_step", stepped)
     _before(custody, "evict", lambda attempt, *_: watch(Point.EVICTED, attempt))
     _copy_in_halves(worker._ray_receiver, watch)

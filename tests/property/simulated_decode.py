@@ -1,23 +1,27 @@
-"""A decode worker that keeps the protocol: the real custody, batch and moves around an invented model."""
+"""A decode worker that keeps the protocol: the real custody, desk and loop around an invented engine."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
-from decode_worker.batch import Batch, Row, apply_tokens
 from decode_worker.custody import Custody
-from decode_worker.moves import Moves
-from tests.property.simulated_loop import BLOCK_SIZE
+from decode_worker.desk import DecodeDesk, Errand, EvictAll, Message, Word
+from decode_worker.hands import DecodeHands
+from tests.property.simulated_loop import BLOCK_SIZE, SimulatedLoop
 from tests.property.simulated_pairs import Connection
 from tests.property.simulated_workers import EOS, Action, Worker, World
 from twinpool.config import HandoffConfig
+from twinpool.engine.batch import DecodeRow
+from twinpool.engine.runner import Engine
 from twinpool.kv.layout import KvLayout
-from twinpool.kv.reservations import RowReady
 from twinpool.session import messages as m
-from twinpool.transfer.words import Accepted, Ended, PairLost, PairWord
+from twinpool.transfer.words import PairWord
 from twinpool.types import Pool
+from twinpool.worker.courier import Courier
+from twinpool.worker.inbox import Inbox
+from twinpool.worker.loop import Stop
 
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32")
 CONFIG = HandoffConfig(quarantine_report_s=2.0)
@@ -26,10 +30,7 @@ COPIED_PER_STEP = 2
 
 
 class SimulatedDecode(Worker):
-    """connections: from other workers, by their incarnations. refuses_next: whatever is reserved.
-
-    dozes: all its rows wait for a block, which it has said; until time passes or its inbox fills.
-    """
+    """connections: from other workers, by their incarnations. refuses_next: whatever is reserved."""
 
     pool = Pool.DECODE
 
@@ -37,35 +38,38 @@ class SimulatedDecode(Worker):
         super().__init__(worker_id, incarnation, world)
         self.connections: dict[str, Connection] = {}
         self.refuses_next = False
-        self.dozes = False
-        self._inbox: deque[RowReady | m.Evict | m.MoveRow | PairWord] = deque()
-        self._batch = Batch()
-        ports = self.senders.ports
-        self._moves = Moves(self._batch, ports, BLOCK_SIZE, self.publish, blocks_per_step=COPIED_PER_STEP)
+        inbox: Inbox[Message | Stop] = Inbox()
+        self._loop: SimulatedLoop[Message, Word, Errand, DecodeRow] = SimulatedLoop(inbox)
+        self._desk = DecodeDesk(
+            BLOCK_SIZE, max_rows=9, eos_token_ids=frozenset({EOS}), copied_per_step=COPIED_PER_STEP
+        )
         self.custody = Custody(
             self.blocks,
             LAYOUT,
             CONFIG,
             self.pulse,
             checksum=lambda block: block,
-            enter=self._inbox.append,
+            enter=self._loop.post,
             publish=self.publish,
             clock=world.clock,
         )
         self.custody.attach(self)
+        courier = Courier(self.senders.ports, self._loop.post)
+        hands = DecodeHands(cast("Engine", self.engine), courier, self.custody, self._loop.post, self.publish)
+        self._loop.drive(self._desk, hands, self.pulse, world.clock)
 
     @property
     def idle(self) -> bool:
         load = replace(self.custody.load(), progress=0)
-        at_rest = not self._batch and not self._moves and self.senders.idle
-        return load == m.LoadReport(blocks_free=self.world.num_blocks) and at_rest and not self._inbox
+        at_rest = self._desk.holds_nothing and self.senders.idle and not self._loop.due
+        return load == m.LoadReport(blocks_free=self.world.num_blocks) and at_rest
 
     def load(self) -> m.LoadReport:
         return self.custody.load()
 
     def time_passes(self) -> None:
         super().time_passes()
-        self.dozes = False
+        self._loop.due = True
         self.custody.expire()
 
     def obey(self, command: m.Command) -> None:
@@ -79,9 +83,9 @@ class SimulatedDecode(Worker):
                 self.custody.admit(command)
             case m.Revoke(attempt) | m.Evict(attempt):
                 if not self.custody.give_up(attempt):
-                    self._inbox.append(m.Evict(attempt))
+                    self._loop.post(m.Evict(attempt))
             case m.MoveRow():
-                self._inbox.append(command)
+                self._loop.post(command)
             case m.JoinPair(decode):
                 self.senders.join(decode)
             case m.LeavePair(decode):
@@ -103,8 +107,8 @@ class SimulatedDecode(Worker):
                 yield lambda writer=writer: self._hear(writer)  # type: ignore[misc]
         for decode in self.senders.waiting():
             yield lambda decode=decode: self.senders.hear(decode)  # type: ignore[misc]
-        if not self.stopped and (self._inbox or (self._batch.active(most=1) and not self.dozes)):
-            yield self._step
+        if self._loop.due and not self.stopped:
+            yield self._loop.turn
 
     def stop(self, writer: str, attempt: str) -> None:
         """The custody wants a writer stopped."""
@@ -116,9 +120,7 @@ class SimulatedDecode(Worker):
 
     def free_all(self) -> None:
         self.custody.session_lost()
-        self._drain()
-        for attempt in self._batch.attempts():
-            self._evict(attempt, m.ReleaseReason.EVICTED)
+        self._loop.post(EvictAll())
 
     def die(self) -> None:
         if self.alive:
@@ -127,7 +129,7 @@ class SimulatedDecode(Worker):
                 connection.answers.append(("end", "", ()))
 
     def hear(self, word: PairWord) -> None:
-        self._inbox.append(word)
+        self._loop.post(word)
 
     def _hear(self, writer: str) -> None:
         connection = self.connections[writer]
@@ -147,48 +149,3 @@ class SimulatedDecode(Worker):
             case "end":
                 del self.connections[writer]
                 self.custody.connection_ended(writer)
-
-    def _drain(self) -> None:
-        while self._inbox:
-            message = self._inbox.popleft()
-            match message:
-                case RowReady():
-                    self._batch.enter(Row.of(message))
-                case m.Evict(attempt):
-                    self._evict(attempt, m.ReleaseReason.EVICTED)
-                case m.MoveRow():
-                    self._moves.begin(message)
-                case Accepted() | Ended() | PairLost():
-                    self._moves.hear(message)
-
-    def _evict(self, attempt: str, reason: m.ReleaseReason, detail: str = "") -> None:
-        self._batch.leave(attempt)
-        self._moves.row_left(attempt)
-        self.custody.evict(attempt, reason, detail)
-
-    def _step(self) -> None:
-        self.pulse.beat()
-        self._drain()
-        self._moves.advance()
-        active = self._batch.active(most=9)
-        rows = [row for row in active if self._has_room(row)]
-        paused = [row.attempt for row in active if row not in rows]
-        if paused:
-            self.custody.report_paused(tuple(paused))
-            self.dozes = not rows
-        if rows and self.engine.fails_next:
-            self.engine.fails_next = False
-            for row in rows:
-                self._evict(row.attempt, m.ReleaseReason.FAILED, "as told")
-        elif rows:
-            tokens = self.engine.decode([row.next_step() for row in rows])
-            row_tokens = apply_tokens(rows, tokens, frozenset({EOS}))
-            self.publish(m.StepDone(1, row_tokens, 0.01, self.custody.load()))
-
-    def _has_room(self, row: Row) -> bool:
-        while row.length > len(row.blocks) * BLOCK_SIZE:
-            block = self.custody.grow(row.attempt)
-            if block is None:
-                return False
-            row.blocks.append(block)
-        return True

@@ -15,13 +15,14 @@ from twinpool.worker.turn import Desk, Hands
 BLOCK_SIZE = 2
 Message = TypeVar("Message")
 Word = TypeVar("Word")
+Errand = TypeVar("Errand")
 Item = TypeVar("Item")
 
 Model = Callable[[int, int], int]
 """The token at an index in prompt and answer, for a prompt, which is known by its first token."""
 
 
-class SimulatedLoop(Generic[Message, Word, Item]):
+class SimulatedLoop(Generic[Message, Word, Errand, Item]):
     """due: whether a turn may do anything; an idle loop's wait ends with the time."""
 
     def __init__(self, inbox: Inbox[Message | Stop]) -> None:
@@ -31,8 +32,8 @@ class SimulatedLoop(Generic[Message, Word, Item]):
 
     def drive(
         self,
-        desk: Desk[Message, Word, Item],
-        hands: Hands[Word, Item],
+        desk: Desk[Message, Word, Errand, Item],
+        hands: Hands[Message, Word, Errand, Item],
         pulse: Pulse,
         clock: Callable[[], float],
     ) -> None:

@@ -14,8 +14,9 @@ from twinpool.engine.runner import Engine
 from twinpool.session import messages as m
 from twinpool.transfer.words import PairWord
 from twinpool.types import Pool
-from twinpool.worker.handoffs import Handoffs
+from twinpool.worker.courier import Courier
 from twinpool.worker.inbox import Inbox
+from twinpool.worker.turn import Copy
 
 LIMITS = PrefillLimits(budget_tokens=3, accept_timeout_s=4.0, renewal_s=1.0)
 
@@ -28,9 +29,9 @@ class SimulatedPrefill(Worker):
     def __init__(self, worker_id: str, incarnation: str, world: World) -> None:
         super().__init__(worker_id, incarnation, world)
         self._desk = PrefillDesk(self.blocks, BLOCK_SIZE, LIMITS, self.pulse, eos_token_ids=frozenset({EOS}))
-        self._loop: SimulatedLoop[Message, Word, PrefillChunk] = SimulatedLoop(Inbox())
-        handoffs = Handoffs(self.senders.ports, self._loop.post)
-        hands = PrefillHands(cast("Engine", self.engine), handoffs, self.publish)
+        self._loop: SimulatedLoop[Message, Word, Copy, PrefillChunk] = SimulatedLoop(Inbox())
+        courier = Courier(self.senders.ports, self._loop.post)
+        hands = PrefillHands(cast("Engine", self.engine), courier, self.publish)
         self._loop.drive(self._desk, hands, self.pulse, world.clock)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decode_worker.batch import Batch, Row, apply_tokens
+from decode_worker.batch import Batch, Row
 from twinpool.kv.reservations import RowReady
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, RowToken
@@ -79,16 +79,10 @@ def test_the_oldest_rows_are_stepped_first_up_to_the_limit() -> None:
 
 def test_a_finished_row_keeps_its_place_unstepped_until_it_leaves() -> None:
     batch = batch_of("a", "b")
-    apply_tokens(batch.active(most=9), [0, 12], EOS)
+    for running, token in zip(batch.active(most=9), [0, 12], strict=True):
+        running.append(token, EOS)
     assert [each.attempt for each in batch.active(most=9)] == ["b"]
     assert batch.attempts() == ["a", "b"]
     assert batch.leave("a")
     assert not batch.leave("a")
     assert len(batch) == 1
-
-
-def test_a_step_has_one_token_for_every_row() -> None:
-    rows = batch_of("a", "b").active(most=9)
-    assert [each.token for each in apply_tokens(rows, [12, 13], EOS)] == [12, 13]
-    with pytest.raises(ValueError, match="shorter"):
-        apply_tokens(rows, [14], EOS)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefill_worker.prompts import Handoff, Prompt
+from prefill_worker.prompts import Prompt
 from twinpool.kv.pool import Lease, Owner
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Prefill
+from twinpool.worker.handoff import State
 
 PARAMS = SamplingParams(9, seed=7)
 
@@ -17,7 +18,8 @@ def prompt_of(num_prompt: int, num_outputs: int = 0) -> Prompt:
     """A prompt of tokens 0, 1, 2, …, the last of them its token log."""
     tokens = tuple(range(num_prompt + num_outputs))
     prompt = Prompt.of(Prefill("a", 2, tokens[:num_prompt], tokens[num_prompt:], PARAMS, "d", 1), 0.0)
-    prompt.handoff = Handoff.ACCEPTED
+    assert prompt.handoff is not None
+    prompt.handoff.state = State.ACCEPTED
     return prompt
 
 
@@ -26,9 +28,10 @@ def copied(prompt: Prompt, block_size: int) -> tuple[int, ...]:
     copy = prompt.copy(block_size)
     if copy is None:
         return ()
-    assert (copy.decode, copy.attempt, copy.first) == ("d", "a", prompt.num_pushed)
+    assert prompt.handoff is not None
+    assert (copy.decode, copy.attempt, copy.first) == ("d", "a", prompt.handoff.num_copied)
     assert copy.is_last is (prompt.num_remaining == 0)
-    prompt.num_pushed += len(copy.blocks)
+    prompt.handoff.num_copied += len(copy.blocks)
     return tuple(copy.blocks)
 
 
@@ -79,7 +82,9 @@ def test_in_whatever_chunks_it_is_read_everything_is_read_and_pushed_once(
 
 def test_nothing_is_copied_before_the_decode_worker_accepts() -> None:
     prompt = prompt_of(5)
-    prompt.lease, prompt.num_computed, prompt.handoff = Lease("a", Owner.ROW, [7, 8, 9]), 5, Handoff.ASKED
+    prompt.lease, prompt.num_computed = Lease("a", Owner.ROW, [7, 8, 9]), 5
+    assert prompt.handoff is not None
+    prompt.handoff.state = State.ASKED
     assert prompt.copy(block_size=2) is None
-    prompt.handoff = Handoff.ACCEPTED
+    prompt.handoff.state = State.ACCEPTED
     assert copied(prompt, block_size=2) == (7, 8, 9)

@@ -1,7 +1,7 @@
 """The thread of an engine: takes the inbox to the desk, and carries out what the desk plans.
 
-    beat ─► take the inbox: the desk hears ─► the desk plans ─► say ─► copy: the desk hears ─► step: the desk
-    applies ─► …
+    beat ─► take the inbox: the desk hears ─► the desk plans ─► say ─► run errands: the desk hears,
+        or compute a step: the desk applies ─► …
 
 All that takes time or may fail is done here, one thing at a time, and the desk learns what came of it.
 """
@@ -24,6 +24,7 @@ IDLE_WAIT_S = 0.25
 
 Message = TypeVar("Message")
 Word = TypeVar("Word")
+Errand = TypeVar("Errand")
 Item = TypeVar("Item")
 
 
@@ -32,14 +33,14 @@ class Stop:
     """The worker leaves."""
 
 
-class Loop(Generic[Message, Word, Item]):
+class Loop(Generic[Message, Word, Errand, Item]):
     """All that reaches the desk comes by its inbox, but for the ends of its own turns. clock: the desk's."""
 
     def __init__(
         self,
-        desk: Desk[Message, Word, Item],
+        desk: Desk[Message, Word, Errand, Item],
         inbox: Inbox[Message | Stop],
-        hands: Hands[Word, Item],
+        hands: Hands[Message, Word, Errand, Item],
         pulse: Pulse,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,11 +68,11 @@ class Loop(Generic[Message, Word, Item]):
         turn = self._desk.plan(self._clock())
         for word in turn.words:
             self._hands.say(word)
-        for copy in turn.copies:
-            self._desk.hear(self._hands.copy(copy), self._clock())
+        for errand in turn.errands:
+            self._desk.hear(self._hands.run(errand), self._clock())
         if turn.step:
             self._desk.apply(self._step(turn.step))
-        return bool(turn.copies or turn.step)
+        return bool(turn.errands or turn.step)
 
     def _step(self, step: Mapping[str, Item]) -> Stepped[Item]:
         started = self._clock()

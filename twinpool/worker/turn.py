@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 Item = TypeVar("Item")
+Item_contra = TypeVar("Item_contra", contravariant=True)
+Message_co = TypeVar("Message_co", covariant=True)
 Message_contra = TypeVar("Message_contra", contravariant=True)
+Errand_co = TypeVar("Errand_co", covariant=True)
+Errand_contra = TypeVar("Errand_contra", contravariant=True)
 Word_co = TypeVar("Word_co", covariant=True)
 Word_contra = TypeVar("Word_contra", contravariant=True)
-Item_contra = TypeVar("Item_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +59,15 @@ CopyEnd = Copied | CopyStopped | CopyFailed
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Generic[Word_co, Item]):
+class Turn(Generic[Word_co, Errand_co, Item]):
     """What to do now. First the words are said, in order: what they let go of may be overwritten after them.
 
-    Then the copies are made, each one's end heard at once; or the step is computed, what each attempt has in
-    it, and applied. A turn has one of both at most, so that a step is made up by what came of the copies.
+    Then the errands are run, each one's end heard at once; or the step is computed, what each attempt has in
+    it, and applied. A turn has one of both at most, so that a step is made up by what came of the errands.
     """
 
     words: Sequence[Word_co] = ()
-    copies: Sequence[Copy] = ()
+    errands: Sequence[Errand_co] = ()
     step: Mapping[str, Item] = field(default_factory=dict)
 
 
@@ -85,14 +88,17 @@ class Stepped(Generic[Item]):
             yield attempt, item, result
 
 
-class Desk(Protocol[Message_contra, Word_co, Item]):
-    """Owned by its loop's thread. now: seconds on one clock; no decision depends on another."""
+class Desk(Protocol[Message_contra, Word_co, Errand_co, Item]):
+    """Owned by its loop's thread. now: seconds on one clock; no decision depends on another.
 
-    def hear(self, message: Message_contra | CopyEnd, now: float) -> None:
-        """Take in what somebody said, or how a copy ended."""
+    Messages are what others say, and how errands end.
+    """
+
+    def hear(self, message: Message_contra, now: float) -> None:
+        """Take in a message."""
         ...
 
-    def plan(self, now: float) -> Turn[Word_co, Item]:
+    def plan(self, now: float) -> Turn[Word_co, Errand_co, Item]:
         """Decide what is done next. An empty turn stays empty until something is heard, or time passes."""
         ...
 
@@ -101,15 +107,15 @@ class Desk(Protocol[Message_contra, Word_co, Item]):
         ...
 
 
-class Hands(Protocol[Word_contra, Item_contra]):
+class Hands(Protocol[Message_co, Word_contra, Errand_contra, Item_contra]):
     """What carries a desk's turns out; used by its loop's thread. Raises for its own bugs and no peer's."""
 
     def say(self, word: Word_contra) -> None:
         """Say a word to whom it is for."""
         ...
 
-    def copy(self, copy: Copy) -> CopyEnd:
-        """Make a copy."""
+    def run(self, errand: Errand_contra) -> Message_co:
+        """Run an errand; what goes wrong is its end."""
         ...
 
     def compute(self, step: Sequence[Item_contra]) -> Sequence[int | None]:

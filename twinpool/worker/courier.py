@@ -12,7 +12,7 @@ from twinpool.worker.turn import Copied, Copy, CopyEnd, CopyFailed, CopyStopped
 log = logging.getLogger(__name__)
 
 
-class Handoffs:
+class Courier:
     """Used by the engine's thread.
 
     senders: the open pairs by decode incarnation, filled by whoever joins them. tell: takes to the desk that
