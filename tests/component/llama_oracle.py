@@ -114,4 +114,4 @@ class Sequences:
         token_ids = [token for tokens, start, _ in pieces for token in tokens[start:]]
         segments = [Segment(len(tokens) - start, len(tokens), table) for tokens, start, table in pieces]
         logits = self._kernel.step(token_ids, segments, range(len(token_ids)))
-        return list(torch.split(logits, [segment.num_new for segment in segments]))
+        return list(torch.split(torch.from_numpy(logits), [segment.num_new for segment in segments]))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,10 @@ class StepKernel(Protocol):
 
     def step(
         self, token_ids: Sequence[int], segments: Sequence[Segment], logit_rows: Sequence[int]
-    ) -> Tensor:
+    ) -> NDArray[np.float32]:
         """Compute one step and write its keys and values into the cache.
 
         token_ids: flat, segment after segment. logit_rows: rows of the batch whose logits are wanted.
-        Returns `[len(logit_rows), vocab_size]` in the weights' dtype.
+        Returns `[len(logit_rows), vocab_size]`, never rounded below float32, whatever the weights' format is.
         """
         ...

@@ -37,12 +37,17 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """x: `[rows, in_features]`; returns `[rows, out_features]`.
 
-        rows: any number, or, once restricted, a multiple of the least width.
+        rows: a multiple of row_multiple.
         """
         if not self._widths or x.shape[0] in self._widths:
             return self._product(x)
         pieces = torch.split(x, split_rows(x.shape[0], self._widths))
         return torch.cat([self._product(piece) for piece in pieces])
+
+    @property
+    def row_multiple(self) -> int:
+        """The layer takes rows in multiples of this."""
+        return self._widths[0] if self._widths else 1
 
     def restrict(self, widths: Sequence[int]) -> None:
         """Make the layer exact: run it on these numbers of rows only, powers of 2, ascending."""

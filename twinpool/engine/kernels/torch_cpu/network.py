@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -44,7 +46,7 @@ class TorchKernel:
     @torch.inference_mode()
     def step(
         self, token_ids: Sequence[int], segments: Sequence[Segment], logit_rows: Sequence[int]
-    ) -> Tensor:
+    ) -> NDArray[np.float32]:
         """See StepKernel."""
         padding = [0] * (padded_rows(len(token_ids), self._weights.row_multiple) - len(token_ids))
         hidden = functional.embedding(torch.tensor([*token_ids, *padding]), self._weights.embedding)
@@ -76,13 +78,14 @@ class TorchKernel:
         self._attention.attend(plan, index, q, kv, mixed[:num_rows])
         return weights.attention_output(mixed.flatten(1))
 
-    def _logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
+    def _logits(self, hidden: Tensor, rows: Sequence[int]) -> NDArray[np.float32]:
         if not rows:
-            return hidden.new_empty(0, self._model.vocab_size)
-        padding = [rows[0]] * (padded_rows(len(rows), self._weights.row_multiple) - len(rows))
-        wanted = hidden[torch.tensor([*rows, *padding])]
-        normed = _norm(wanted, self._weights.final_norm, self._model.norm_eps)
-        return self._weights.lm_head(normed)[: len(rows)]
+            return np.empty((0, self._model.vocab_size), dtype=np.float32)
+        weights = self._weights
+        padding = [rows[0]] * (padded_rows(len(rows), weights.lm_head.row_multiple) - len(rows))
+        wanted = hidden[torch.tensor([*rows, *padding])].float()
+        logits = weights.lm_head(_norm(wanted, weights.final_norm, self._model.norm_eps))[: len(rows)]
+        return logits.numpy()
 
 
 def _mlp(mlp: Mlp, weights: LayerWeights, x: Tensor) -> Tensor:

@@ -36,6 +36,8 @@ class ModelWeights:
     """A whole model; embedding is `[vocab_size, hidden_size]`.
 
     row_multiple: the layers take rows in multiples of this.
+    final_norm and lm_head are float32 in every mode. Logits in bfloat16 lie up to 0.125 apart at 16 to 32,
+    so that the best ones tie; no library multiplies bfloat16 into float32 on CPUs, so the matrix is float32.
     """
 
     embedding: Tensor
@@ -75,17 +77,17 @@ class _Reader:
         self._specs = {(spec.role, spec.layer): spec for spec in tensors_of(model)}
         self._dtype = dtype
         self._exact = exact
-        self._widths: dict[torch.Size, tuple[int, ...]] = {}
+        self._widths: dict[tuple[torch.Size, torch.dtype], tuple[int, ...]] = {}
 
     def model(self) -> ModelWeights:
         embedding = self._tensor(Role.EMBEDDING)
-        head = embedding if self._model.tied_output else self._tensor(Role.OUTPUT)
+        output = Role.EMBEDDING if self._model.tied_output else Role.OUTPUT
+        lm_head = self._linear(self._tensor(output, dtype=torch.float32))
         layers = tuple(self._layer(number) for number in range(self._model.num_layers))
-        lm_head = self._linear(head)
         return ModelWeights(
             embedding=embedding,
             layers=layers,
-            final_norm=self._tensor(Role.FINAL_NORM),
+            final_norm=self._tensor(Role.FINAL_NORM, dtype=torch.float32),
             lm_head=lm_head,
             row_multiple=self._row_multiple(),
         )
@@ -100,7 +102,7 @@ class _Reader:
             down=self._fused(number, Role.DOWN),
         )
 
-    def _tensor(self, role: Role, layer: int | None = None) -> Tensor:
+    def _tensor(self, role: Role, layer: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
         spec = self._specs[role, layer]
         tensor = self._source.get_tensor(spec.name)
         if tuple(tensor.shape) != spec.shape:
@@ -108,7 +110,7 @@ class _Reader:
                 f"tensor {spec.name} has shape {tuple(tensor.shape)}; the configuration says {spec.shape}"
             )
         # A copy even without a cast: the file may be replaced or truncated while the model runs.
-        return tensor.to(self._dtype, copy=True)
+        return tensor.to(dtype or self._dtype, copy=True)
 
     def _fused(self, layer: int, *roles: Role) -> Linear:
         parts = [self._tensor(role, layer) for role in roles]
@@ -117,9 +119,10 @@ class _Reader:
     def _linear(self, weight: Tensor) -> Linear:
         linear = Linear(weight)
         if self._exact:
-            if weight.shape not in self._widths:
-                self._widths[weight.shape] = linear.proven_widths()
-            linear.restrict(self._widths[weight.shape])
+            kind = weight.shape, weight.dtype
+            if kind not in self._widths:
+                self._widths[kind] = linear.proven_widths()
+            linear.restrict(self._widths[kind])
         return linear
 
     def _row_multiple(self) -> int:
