@@ -16,7 +16,7 @@ _MAX_PROBE_PRODUCTS = 1 << 30  # Multiplications; keeps the probes of a whole mo
 
 
 class Linear:
-    """y = x W^T without bias.
+    """y = x W^T + b.
 
     Matrix libraries pick a kernel, and with it an order of summation, by the number of rows: here MKL's
     float32 rows differ in bits below 4 rows and, on two threads, at 5 to 11; oneDNN's at 1 row. An exact
@@ -26,12 +26,16 @@ class Linear:
     in float32 (52 against 36 ms of linear layers) and prefill 15 % (584 against 505 ms for 256 rows).
     """
 
-    def __init__(self, weight: Tensor) -> None:
-        """weight: `[out_features, in_features]`, float32 or bfloat16; the caller may drop it afterwards."""
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """weight: `[out_features, in_features]`, float32 or bfloat16; the caller may drop it afterwards.
+
+        bias: `[out_features]`, of the same type.
+        """
         self._shape, self._dtype = weight.shape, weight.dtype
         self._packed = _prepacks(weight.dtype)
         # oneDNN's own blocked layout: at 1 to 16 rows up to twice as fast as a plain matrix, never slower.
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROW_TILE) if self._packed else weight
+        self._bias = bias
         self._widths: tuple[int, ...] = ()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -72,9 +76,9 @@ class Linear:
 
     def _product(self, x: Tensor) -> Tensor:
         if self._packed:
-            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
+            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
             return product
-        return functional.linear(x, self._weight)
+        return functional.linear(x, self._weight, self._bias)
 
 
 def split_rows(num_rows: int, widths: Sequence[int]) -> list[int]:

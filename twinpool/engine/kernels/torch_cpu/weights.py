@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +15,8 @@ from twinpool.engine.kernels.torch_cpu.linear import ROW_TILE, Linear
 from twinpool.engine.models.description import ModelDescription, Role
 from twinpool.engine.models.tensors import tensors_of
 from twinpool.errors import ModelSourceError
+
+_QKV_BIASES = (Role.QUERY_BIAS, Role.KEY_BIAS, Role.VALUE_BIAS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class _Reader:
         self._specs = {(spec.role, spec.layer): spec for spec in tensors_of(model)}
         self._dtype = dtype
         self._exact = exact
-        self._widths: dict[tuple[torch.Size, torch.dtype], tuple[int, ...]] = {}
+        self._widths: dict[tuple[torch.Size, torch.dtype, bool], tuple[int, ...]] = {}
 
     def model(self) -> ModelWeights:
         embedding = self._tensor(Role.EMBEDDING)
@@ -93,9 +96,10 @@ class _Reader:
         )
 
     def _layer(self, number: int) -> LayerWeights:
+        has_bias = self._model.layers[number].attention.qkv_bias
         return LayerWeights(
             attention_norm=self._tensor(Role.ATTENTION_NORM, number),
-            qkv=self._fused(number, Role.QUERY, Role.KEY, Role.VALUE),
+            qkv=self._fused(number, Role.QUERY, Role.KEY, Role.VALUE, biases=_QKV_BIASES if has_bias else ()),
             attention_output=self._fused(number, Role.ATTENTION_OUTPUT),
             mlp_norm=self._tensor(Role.MLP_NORM, number),
             gate_up=self._fused(number, Role.GATE, Role.UP),
@@ -112,14 +116,15 @@ class _Reader:
         # A copy even without a cast: the file may be replaced or truncated while the model runs.
         return tensor.to(dtype or self._dtype, copy=True)
 
-    def _fused(self, layer: int, *roles: Role) -> Linear:
+    def _fused(self, layer: int, *roles: Role, biases: Sequence[Role] = ()) -> Linear:
+        bias = torch.cat([self._tensor(role, layer) for role in biases]) if biases else None
         parts = [self._tensor(role, layer) for role in roles]
-        return self._linear(parts[0] if len(parts) == 1 else torch.cat(parts))
+        return self._linear(parts[0] if len(parts) == 1 else torch.cat(parts), bias)
 
-    def _linear(self, weight: Tensor) -> Linear:
-        linear = Linear(weight)
+    def _linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        linear = Linear(weight, bias)
         if self._exact:
-            kind = weight.shape, weight.dtype
+            kind = weight.shape, weight.dtype, bias is None
             if kind not in self._widths:
                 self._widths[kind] = linear.proven_widths()
             linear.restrict(self._widths[kind])
