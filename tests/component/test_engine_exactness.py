@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.component.llama_oracle import SHAPES, Sequences, Shape, load_engine, prepare, random_llama
+from tests.component.model_oracle import SHAPES, Sequences, Shape, load_engine, prepare, random_model
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.kernels.load import set_threads
 from twinpool.engine.kernels.torch_cpu.linear import ROW_TILE, Linear, split_rows
@@ -21,7 +21,7 @@ LENGTHS = [17, 40, 3, 16, 25, 33, 8, 64, 1, 50, 29, 12, 31, 48, 5, 22]
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedModel:
     # Head size and hidden size of the default model, so that the same kernels run.
     shape = Shape(num_heads=9, num_kv_heads=3, hidden_size=576, head_dim=64)
-    return prepare(random_llama(shape), tmp_path_factory.mktemp("llama"))
+    return prepare(random_model(shape), tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(params=[1, 2])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.component.llama_oracle import SHAPES, load_engine, prepare, random_llama
+from tests.component.model_oracle import SHAPES, load_engine, prepare, random_model
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.runner import Engine
@@ -20,7 +20,7 @@ from twinpool.worker.pulse import Pulse
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> PreparedModel:
-    return prepare(random_llama(SHAPES["grouped-query"]), tmp_path)
+    return prepare(random_model(SHAPES["grouped-query"]), tmp_path)
 
 
 def test_a_missing_tensor_is_named(prepared: PreparedModel) -> None:

@@ -1,4 +1,4 @@
-"""The forward pass equals transformers' Llama, however a sequence is cut into steps and blocks."""
+"""The forward pass equals transformers' own, however a sequence is cut into steps and blocks."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from collections.abc import Sequence
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
-from tests.component.llama_oracle import (
+from tests.component.model_oracle import (
     NUM_BLOCKS,
     SHAPES,
     VOCAB_SIZE,
     Sequences,
     load_engine,
     prepare,
-    random_llama,
+    random_model,
     reference_logits,
 )
 from twinpool.checkpoint.prepared import PreparedModel
 
-Llama = tuple[LlamaForCausalLM, PreparedModel]
+Model = tuple[PreTrainedModel, PreparedModel]
 
 TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module", params=SHAPES)
-def llama(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Llama:
-    model = random_llama(SHAPES[request.param])
-    return model, prepare(model, tmp_path_factory.mktemp("llama"))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    theirs = random_model(SHAPES[request.param])
+    return theirs, prepare(theirs, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
-def grouped(tmp_path_factory: pytest.TempPathFactory) -> Llama:
-    model = random_llama(SHAPES["grouped-query"])
-    return model, prepare(model, tmp_path_factory.mktemp("llama"))
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    model = random_model(SHAPES["grouped-query"])
+    return model, prepare(model, tmp_path_factory.mktemp("model"))
 
 
 def tokens(count: int, seed: int = 0) -> list[int]:
@@ -53,9 +53,9 @@ def scattered(count: int, seed: int = 0) -> list[int]:
     return ids
 
 
-def run_in_pieces(llama: Llama, ids: Sequence[int], cuts: Sequence[int], block_size: int = 4) -> Tensor:
+def run_in_pieces(model: Model, ids: Sequence[int], cuts: Sequence[int], block_size: int = 4) -> Tensor:
     """Logits of all positions, computed alone in steps that end at the cuts."""
-    sequences = Sequences(load_engine(llama[1], block_size=block_size))
+    sequences = Sequences(load_engine(model[1], block_size=block_size))
     table = scattered(-(-len(ids) // block_size))
     starts = [0, *cuts[:-1]]
     return torch.cat(
@@ -67,38 +67,38 @@ def assert_close(ours: Tensor, reference: Tensor) -> None:
     torch.testing.assert_close(ours, reference, atol=TOLERANCE, rtol=0)
 
 
-def test_a_whole_prompt_equals_the_reference(llama: Llama) -> None:
+def test_a_whole_prompt_equals_the_reference(model: Model) -> None:
     ids = tokens(37)
-    assert_close(run_in_pieces(llama, ids, [37]), reference_logits(llama[0], ids))
+    assert_close(run_in_pieces(model, ids, [37]), reference_logits(model[0], ids))
 
 
-def test_chunks_and_single_tokens_equal_the_reference(llama: Llama) -> None:
+def test_chunks_and_single_tokens_equal_the_reference(model: Model) -> None:
     ids = tokens(37)
     cuts = [13, 16, 29, *range(30, 38)]
-    assert_close(run_in_pieces(llama, ids, cuts), reference_logits(llama[0], ids))
+    assert_close(run_in_pieces(model, ids, cuts), reference_logits(model[0], ids))
 
 
 @pytest.mark.parametrize("length", range(1, 14))
-def test_every_residue_of_the_block_size(grouped: Llama, length: int) -> None:
+def test_every_residue_of_the_block_size(grouped: Model, length: int) -> None:
     ids = tokens(length + 3)
     cuts = [length, length + 1, length + 2, length + 3]
     assert_close(run_in_pieces(grouped, ids, cuts), reference_logits(grouped[0], ids))
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 16, 32])
-def test_any_block_size(grouped: Llama, block_size: int) -> None:
+def test_any_block_size(grouped: Model, block_size: int) -> None:
     ids = tokens(40)
     assert_close(run_in_pieces(grouped, ids, [17, 35, 36, 40], block_size), reference_logits(grouped[0], ids))
 
 
-def test_a_prompt_longer_than_a_query_tile(grouped: Llama) -> None:
+def test_a_prompt_longer_than_a_query_tile(grouped: Model) -> None:
     ids = tokens(210)
     reference = reference_logits(grouped[0], ids)
     assert_close(run_in_pieces(grouped, ids, [210]), reference)
     assert_close(run_in_pieces(grouped, ids, [30, 195, 210]), reference)
 
 
-def test_chunks_of_several_prompts_and_decode_rows_share_a_step(grouped: Llama) -> None:
+def test_chunks_of_several_prompts_and_decode_rows_share_a_step(grouped: Model) -> None:
     lengths = [5, 33, 1, 18, 90]
     prompts = [tokens(length, seed) for seed, length in enumerate(lengths)]
     blocks = iter(scattered(NUM_BLOCKS))
@@ -113,7 +113,7 @@ def test_chunks_of_several_prompts_and_decode_rows_share_a_step(grouped: Llama) 
         assert_close(torch.cat(parts), reference_logits(grouped[0], prompt))
 
 
-def test_a_decode_batch_of_mixed_lengths_equals_the_reference(grouped: Llama) -> None:
+def test_a_decode_batch_of_mixed_lengths_equals_the_reference(grouped: Model) -> None:
     lengths = [1, 2, 4, 5, 8, 9, 31, 32, 33, 60, 3, 7]
     prompts = [tokens(length + 1, seed) for seed, length in enumerate(lengths)]
     blocks = iter(scattered(NUM_BLOCKS))
@@ -127,7 +127,7 @@ def test_a_decode_batch_of_mixed_lengths_equals_the_reference(grouped: Llama) ->
         assert_close(logits, reference_logits(grouped[0], prompt)[-1:])
 
 
-def test_a_step_writes_into_its_own_slots_only(grouped: Llama) -> None:
+def test_a_step_writes_into_its_own_slots_only(grouped: Model) -> None:
     engine = load_engine(grouped[1])
     engine.storage.tensor.fill_(3.0)
     Sequences(engine).step([(tokens(6), 0, [9, 2])])

@@ -113,8 +113,8 @@ def test_a_tensor_not_computed_with_is_refused_by_name(
 
 def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "tiny")
-    edit_json(source / "config.json", architectures=["Qwen2ForCausalLM"], model_type="qwen2")
-    with pytest.raises(UnsupportedModel, match="Qwen2ForCausalLM"):
+    edit_json(source / "config.json", architectures=["GemmaForCausalLM"], model_type="gemma")
+    with pytest.raises(UnsupportedModel, match="GemmaForCausalLM"):
         pull(str(source), cache_dir=tmp_path)
 
 

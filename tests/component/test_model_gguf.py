@@ -210,7 +210,7 @@ def test_another_tensor_type_is_refused_by_name(
 @pytest.mark.parametrize(
     ("metadata", "named"),
     [
-        ({"general.architecture": "qwen2"}, "qwen2"),
+        ({"general.architecture": "gemma"}, "gemma"),
         ({"llama.expert_count": 8}, "expert_count"),
         ({"llama.rope.scaling.type": "yarn"}, r"rope\.scaling\.type .*yarn"),
         ({"llama.rope.scaling.factor": 4.0}, r"rope\.scaling\.factor"),

@@ -1,4 +1,4 @@
-"""Writes tiny Llamas with random weights, as GGUF files and as folders in Hugging Face's layout."""
+"""Writes tiny models with random weights, as GGUF files and as folders in Hugging Face's layout."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import gguf
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from tests.unit import tiny_tokenizers
 
 _LAYERS, _HEADS, _KV_HEADS, _HEAD_DIM, _HIDDEN, _INNER = 2, 4, 2, 32, 128, 160
+_CLASSES: dict[str, tuple[Any, Any]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+}
 TEMPLATE = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
 
 
@@ -23,19 +27,20 @@ def write_gguf(
     matrix_type: GGMLQuantizationType = GGMLQuantizationType.F32,
     metadata: Mapping[str, object] | None = None,
     tensors: Mapping[str, tuple[int, ...]] | None = None,
+    family: str = "llama",
 ) -> Path:
-    """A Llama whose matrices have one type; norms are F32, as everywhere.
+    """A model whose matrices have one type; norms and biases are F32, as everywhere.
 
     metadata replaces or adds values, None removes one. tensors adds tensors, or gives one another shape.
     """
     pieces = tiny_tokenizers.pieces_of(tiny_tokenizers.byte_level(), with_added_tokens=False)
-    values = _metadata([*pieces, tiny_tokenizers.END]) | dict(metadata or {})
+    values = _metadata([*pieces, tiny_tokenizers.END], family) | dict(metadata or {})
     writer = gguf.GGUFWriter(path, str(values.pop("general.architecture")))
     for key, value in values.items():
         if value is not None:
             _add(writer, key, value)
     generator = np.random.default_rng(0)
-    for name, shape in (_shapes(len(pieces) + 1) | dict(tensors or {})).items():
+    for name, shape in (_shapes(len(pieces) + 1, family) | dict(tensors or {})).items():
         weights = generator.normal(size=shape).astype(np.float32)
         kind = matrix_type if len(shape) == 2 else GGMLQuantizationType.F32
         writer.add_tensor(name, gguf.quantize(weights, kind), raw_dtype=kind)
@@ -47,12 +52,18 @@ def write_gguf(
 
 
 def write_folder(
-    folder: Path, *, dtype: torch.dtype = torch.float32, tied: bool = True, shard: str = "1GB"
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    tied: bool = True,
+    shard: str = "1GB",
+    family: str = "llama",
 ) -> Path:
-    """A Llama as transformers saves it, with a tokenizer; shard is the most that one file holds."""
+    """A model as transformers saves it, with a tokenizer; shard is the most that one file holds."""
     backend = tiny_tokenizers.byte_level()
     torch.manual_seed(0)
-    config = LlamaConfig(
+    config_class, model_class = _CLASSES[family]
+    config = config_class(
         vocab_size=backend.get_vocab_size(),
         hidden_size=_HIDDEN,
         intermediate_size=_INNER,
@@ -64,7 +75,7 @@ def write_folder(
         bos_token_id=None,
         eos_token_id=backend.token_to_id(tiny_tokenizers.END),
     )
-    model: Any = LlamaForCausalLM(config)
+    model = model_class(config)
     model.to(dtype).save_pretrained(folder, max_shard_size=shard)
     backend.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
@@ -73,21 +84,21 @@ def write_folder(
     return folder
 
 
-def _metadata(tokens: list[str]) -> dict[str, object]:
+def _metadata(tokens: list[str], family: str) -> dict[str, object]:
     merges = [f"{left} {right}" for left, right in tiny_tokenizers.BYTE_MERGES]
     return {
-        "general.architecture": "llama",
+        "general.architecture": family,
         "general.name": "tiny",
-        "llama.block_count": _LAYERS,
-        "llama.context_length": 512,
-        "llama.embedding_length": _HIDDEN,
-        "llama.feed_forward_length": _INNER,
-        "llama.attention.head_count": _HEADS,
-        "llama.attention.head_count_kv": _KV_HEADS,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.dimension_count": _HEAD_DIM,
-        "llama.rope.freq_base": 1e4,
-        "llama.vocab_size": len(tokens),
+        f"{family}.block_count": _LAYERS,
+        f"{family}.context_length": 512,
+        f"{family}.embedding_length": _HIDDEN,
+        f"{family}.feed_forward_length": _INNER,
+        f"{family}.attention.head_count": _HEADS,
+        f"{family}.attention.head_count_kv": _KV_HEADS,
+        f"{family}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{family}.rope.dimension_count": _HEAD_DIM,
+        f"{family}.rope.freq_base": 1e4,
+        f"{family}.vocab_size": len(tokens),
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
@@ -98,7 +109,7 @@ def _metadata(tokens: list[str]) -> dict[str, object]:
     }
 
 
-def _shapes(vocab_size: int) -> dict[str, tuple[int, ...]]:
+def _shapes(vocab_size: int, family: str) -> dict[str, tuple[int, ...]]:
     keys = _KV_HEADS * _HEAD_DIM
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (vocab_size, _HIDDEN),
@@ -117,6 +128,12 @@ def _shapes(vocab_size: int) -> dict[str, tuple[int, ...]]:
             prefix + "ffn_up.weight": (_INNER, _HIDDEN),
             prefix + "ffn_down.weight": (_HIDDEN, _INNER),
         }
+        if family == "qwen2":
+            shapes |= {
+                prefix + "attn_q.bias": (_HEADS * _HEAD_DIM,),
+                prefix + "attn_k.bias": (keys,),
+                prefix + "attn_v.bias": (keys,),
+            }
     return shapes
 
 

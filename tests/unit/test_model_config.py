@@ -58,7 +58,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     ("change", "named"),
     [
         ({"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM"),
-        ({"architectures": None, "model_type": "qwen2"}, "qwen2"),
+        ({"architectures": None, "model_type": "gemma"}, "gemma"),
         ({"model_type": None}, "model_type"),
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
@@ -77,6 +77,22 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 def test_a_feature_not_computed_here_is_refused_by_name(change: dict[str, object], named: str) -> None:
     with pytest.raises(UnsupportedModel, match=named):
         describe_model(LLAMA | change)
+
+
+QWEN2 = LLAMA | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "sliding_window": 32768}
+
+
+def test_a_qwen2_has_biases_and_a_window_that_it_does_not_use() -> None:
+    (layer, _) = describe_model(QWEN2 | {"use_sliding_window": False, "rope_theta": 1e6}).layers
+    assert layer.attention.qkv_bias
+    assert layer.attention.rope.theta == 1e6
+    with pytest.raises(UnsupportedModel, match="use_sliding_window"):
+        describe_model(QWEN2 | {"use_sliding_window": True})
+
+
+def test_one_family_s_architecture_with_another_s_type_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="model_type 'llama'"):
+        describe_model(QWEN2 | {"model_type": "llama"})
 
 
 @pytest.mark.parametrize(

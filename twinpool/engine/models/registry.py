@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from twinpool.engine.models.description import ModelDescription
 from twinpool.engine.models.family import Family
 from twinpool.engine.models.llama import LLAMA
+from twinpool.engine.models.qwen2 import QWEN2
 from twinpool.errors import UnsupportedModel
 
-FAMILIES = (LLAMA,)
+FAMILIES = (LLAMA, QWEN2)
 
 
 def describe_model(config: Mapping[str, object]) -> ModelDescription:

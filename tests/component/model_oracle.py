@@ -1,15 +1,22 @@
-"""Small random Llamas as transformers computes them, prepared for the engine: an oracle independent of it."""
+"""Small random models as transformers computes them, prepared for the engine: an oracle independent of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from twinpool.checkpoint.manifest import WEIGHTS_FILE, Manifest
 from twinpool.checkpoint.prepared import PreparedModel
@@ -25,13 +32,14 @@ NUM_BLOCKS = 64
 
 @dataclass(frozen=True)
 class Shape:
-    """What the families of Llama differ in."""
+    """What models differ in."""
 
     num_heads: int = 6
     num_kv_heads: int = 2
     hidden_size: int = 48
     head_dim: int = 8
     tied: bool = False
+    family: str = "llama"
 
 
 SHAPES = {
@@ -40,13 +48,20 @@ SHAPES = {
     "multi-query": Shape(num_heads=4, num_kv_heads=1, head_dim=12),
     "tied": Shape(tied=True),
     "wide-heads": Shape(num_heads=4, num_kv_heads=2, head_dim=16),
+    "qwen2": Shape(family="qwen2"),
+    "qwen2 tied": Shape(family="qwen2", tied=True),
+}
+_CLASSES: dict[str, tuple[Any, Any]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
 }
 
 
-def random_llama(shape: Shape) -> LlamaForCausalLM:
+def random_model(shape: Shape) -> PreTrainedModel:
     """A float32 model whose logits are large enough for differences to show."""
     torch.manual_seed(7)
-    config = LlamaConfig(
+    config_class, model_class = _CLASSES[shape.family]
+    config = config_class(
         vocab_size=VOCAB_SIZE,
         hidden_size=shape.hidden_size,
         intermediate_size=80,
@@ -59,7 +74,7 @@ def random_llama(shape: Shape) -> LlamaForCausalLM:
         rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
     )
-    model: LlamaForCausalLM = LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
+    model: PreTrainedModel = model_class(config).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.normal_(0, 0.2)
@@ -68,7 +83,7 @@ def random_llama(shape: Shape) -> LlamaForCausalLM:
     return model
 
 
-def prepare(model: LlamaForCausalLM, folder: Path) -> PreparedModel:
+def prepare(model: PreTrainedModel, folder: Path) -> PreparedModel:
     """Write a model as `pull` would."""
     tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
@@ -96,7 +111,7 @@ def load_engine(
     return Engine.load(prepared, storage, deterministic=deterministic)
 
 
-def reference_logits(model: LlamaForCausalLM, token_ids: Sequence[int]) -> Tensor:
+def reference_logits(model: PreTrainedModel, token_ids: Sequence[int]) -> Tensor:
     """transformers' logits of every position, `[len(token_ids), vocab_size]`."""
     with torch.no_grad():
         logits: Tensor = model(torch.tensor([list(token_ids)])).logits[0]
