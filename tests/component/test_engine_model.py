@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ from tests.component.model_oracle import (
     reference_logits,
 )
 from twinpool.checkpoint.prepared import PreparedModel
+from twinpool.engine.batch import PrefillChunk, SamplingRow
+from twinpool.sampling.params import SamplingParams
 
 Model = tuple[PreTrainedModel, PreparedModel]
 
@@ -136,3 +140,22 @@ def test_a_step_writes_into_its_own_slots_only(grouped: Model) -> None:
     assert bool((engine.storage.tensor[9] != 3.0).all())
     assert bool((engine.storage.tensor[2, ..., :2, :] != 3.0).all())
     assert bool((engine.storage.tensor[2, ..., 2:, :] == 0.0).all())
+
+
+def test_bfloat16_tells_logits_apart_that_it_would_round_to_the_same(tmp_path: Path) -> None:
+    theirs: Any = random_model(SHAPES["grouped-query"])
+    theirs.bfloat16().float()
+    ids = tokens(12)
+    with torch.no_grad():
+        hidden = theirs.model(torch.tensor([ids])).last_hidden_state[0, -1]
+    rows = theirs.lm_head.weight.data
+    best, widest = int((rows @ hidden).argmax()), int(hidden.abs().argmax())
+    assert best > 0
+    # Less by one step of one weight, so that the logits differ by a thousandth.
+    rows[0] = rows[best]
+    rows[0, widest] -= hidden[widest].sign() * rows[best, widest].abs() / 128
+    engine = load_engine(prepare(theirs, tmp_path), dtype="bfloat16")
+    (logits,) = Sequences(engine).step([(ids, 0, scattered(3))])
+    assert logits[-1].bfloat16()[0] == logits[-1].bfloat16()[best]
+    sample = SamplingRow(SamplingParams(max_tokens=1, temperature=0.0), 0, 12)
+    assert engine.prefill([PrefillChunk(ids, 0, scattered(3), sample)]) == [best]
