@@ -1,4 +1,4 @@
-"""Every error that may reach a client, typed; `router.faces.grpc.errors` maps each to its gRPC status."""
+"""Every error that may reach a client, typed; `router.entrance.codes` has the code its call ends with."""
 
 from __future__ import annotations
 
@@ -99,9 +99,13 @@ class DeadlineExceeded(TwinpoolError):
 
 
 class InternalError(TwinpoolError):
-    """A bug; the detail is in the server's log."""
+    """A bug; the detail is in the server's log. log_id: where, once it is there."""
 
     reason = "INTERNAL"
+
+    def __init__(self, message: str, *, log_id: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.log_id = log_id
 
 
 class UnsupportedModel(TwinpoolError):

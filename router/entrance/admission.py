@@ -59,6 +59,7 @@ def check_prompt(prompt: Prompt | None, limits: RequestLimits) -> str:
         case TokenPrompt(ids):
             if not ids:
                 raise InvalidRequest("token_ids.ids", "token_ids.ids must not be empty")
+            check_count("token_ids.ids", len(ids), limits)
             check_token_ids("token_ids.ids", ids, limits)
             return "token_ids.ids"
         case Conversation():
@@ -145,6 +146,7 @@ def _max_tokens(asked: int | None, prompt_field: str, num_prompt_tokens: int, li
 def _check_conversation(conversation: Conversation, limits: RequestLimits) -> None:
     if not conversation.turns:
         raise InvalidRequest("messages", "messages must not be empty")
+    check_count("messages", len(conversation.turns), limits)
     for index, turn in enumerate(conversation.turns):
         if turn.role not in ROLES:
             raise InvalidRequest(

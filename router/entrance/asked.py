@@ -1,8 +1,13 @@
-"""What clients ask for, before it is checked; absent fields are None."""
+"""What clients ask for, before it is checked; absent fields are None.
+
+Sequences may be the face's own, so that nothing is spent on each entry before their number is checked.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from twinpool.sampling.params import SamplingOptions
 
@@ -18,22 +23,28 @@ class TextPrompt:
 class TokenPrompt:
     """Token ids, taken as they are."""
 
-    ids: tuple[int, ...]
+    ids: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Protocol):
     """One message of a conversation."""
 
-    role: str
-    content: str
+    @property
+    def role(self) -> str:
+        """One of `admission.ROLES`."""
+        ...
+
+    @property
+    def content(self) -> str:
+        """What was said."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """Messages, oldest first, for the model's chat template."""
 
-    turns: tuple[Turn, ...]
+    turns: Sequence[Turn]
 
 
 Prompt = TextPrompt | TokenPrompt | Conversation

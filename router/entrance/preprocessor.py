@@ -36,7 +36,7 @@ class Preprocessor:
         if name not in ("", self.card.name):
             raise ModelNotFound(f"model {name[:128]!r} is not served here; {self.card.name!r} is")
 
-    async def admit(self, asked: GenerationAsked, request_id: str) -> Request:
+    async def prepare(self, asked: GenerationAsked, request_id: str) -> Request:
         """Make a request. Raises InvalidRequest, ModelNotFound and, before a text is tokenized in vain, what
         `require_room` raises; QueueFull also while texts are swamped.
         """
@@ -61,6 +61,6 @@ class Preprocessor:
                 self.require_room()
                 return await self.text.encode_chat(turns)
             case TokenPrompt(ids):
-                return ids
+                return tuple(ids)
             case None:
                 raise ValueError("a missing prompt was refused before")

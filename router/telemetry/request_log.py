@@ -74,13 +74,13 @@ def left(request_id: str, usage: Usage, seconds: float) -> None:
     )
 
 
-def refused(request_id: str, error: TwinpoolError) -> None:
-    """It was never admitted. Why in words is the client's to know: that may quote the request."""
+def refused(request_id: str, peer: str, error: TwinpoolError) -> None:
+    """It was never admitted. peer: who asked. Why in words the client knows: that may quote the request."""
     log.info(
         "request %r was refused (%s)",
         request_id[:256],
         error.reason,
-        extra={"request_id": request_id[:256], "error": error.reason},
+        extra={"request_id": request_id[:256], "peer": peer, "error": error.reason},
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from router.faces.grpc.errors import CODES
+from router.entrance.codes import CODES
 from tests.contract.fake_server import FakeServer
 from twinpool import AsyncClient, Client, errors
 from twinpool.client import (

@@ -10,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from router.entrance import admission
-from router.entrance.asked import Conversation, TextPrompt, TokenPrompt, Turn
+from router.entrance.asked import Conversation, TextPrompt, TokenPrompt
 from router.entrance.request_limits import RequestLimits
 from twinpool.errors import InvalidRequest
 from twinpool.sampling.params import SamplingOptions
+from twinpool.v1.inference_pb2 import ChatMessage
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 FLOAT32 = st.floats(width=32)
@@ -135,7 +136,7 @@ def test_a_request_id_is_short_and_printable(request_id: str) -> None:
 
 def test_prompts_are_named_by_their_field() -> None:
     limits = RequestLimits(100, 10, 50)
-    turns = (Turn("system", ""), Turn("user", "hello"))
+    turns = (ChatMessage(role="system"), ChatMessage(role="user", content="hello"))
     assert admission.check_prompt(TokenPrompt((1, 2)), limits) == "token_ids.ids"
     assert admission.check_prompt(Conversation(turns), limits) == "messages"
 

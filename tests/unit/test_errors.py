@@ -23,7 +23,13 @@ def _kinds(base: type[TwinpoolError] = TwinpoolError) -> Iterator[type[TwinpoolE
 
 def _made(kind: type[TwinpoolError]) -> TwinpoolError:
     """One with something in each field its constructor takes."""
-    given: dict[str, object] = {"message": "m", "field": "f", "phase": "decode", "retry_after_s": 2.5}
+    given: dict[str, object] = {
+        "message": "m",
+        "field": "f",
+        "phase": "decode",
+        "log_id": "1f",
+        "retry_after_s": 2.5,
+    }
     takes = inspect.signature(kind).parameters
     return kind(**{name: given[name] for name in takes})  # type: ignore[arg-type]
 

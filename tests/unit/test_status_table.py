@@ -8,7 +8,8 @@ import grpc
 import pytest
 from google.rpc import status_pb2
 
-from router.faces.grpc.errors import CODES, MAX_MESSAGE_BYTES, call_status
+from router.entrance.codes import CODES, Code, code_of, tellable
+from router.faces.grpc.errors import MAX_MESSAGE_BYTES, call_status
 from twinpool import errors
 
 
@@ -32,8 +33,13 @@ def test_reasons_are_distinct() -> None:
     assert len({kind.reason for kind in CODES}) == len(CODES)
 
 
-def test_no_error_is_ok_or_unknown() -> None:
-    assert not {grpc.StatusCode.OK, grpc.StatusCode.UNKNOWN}.intersection(CODES.values())
+def test_no_error_is_ok() -> None:
+    assert Code.OK not in CODES.values()
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_code_is_grpcs_under_its_own_name(code: Code) -> None:
+    assert grpc.StatusCode[code].name == code
 
 
 def test_a_long_message_is_cut_everywhere() -> None:
@@ -53,9 +59,12 @@ def test_a_hint_to_retry_is_given_only_where_waiting_helps() -> None:
 
 @pytest.mark.parametrize("bug", [ValueError("secret"), errors.InternalError("secret")])
 def test_bugs_are_opaque_and_get_a_log_id_each(bug: Exception) -> None:
-    first, second = call_status(bug), call_status(bug)
-    assert first.code is grpc.StatusCode.INTERNAL
-    assert "secret" not in repr(first)
-    assert first.log_id is not None
-    assert first.log_id in first.message
+    first, second = tellable(bug, "Generate"), tellable(bug, "Generate")
+    assert isinstance(first, errors.InternalError)
+    assert isinstance(second, errors.InternalError)
+    assert code_of(bug) is code_of(first) is Code.INTERNAL
     assert first.log_id != second.log_id
+    status = call_status(first)
+    assert status.code is grpc.StatusCode.INTERNAL
+    assert "secret" not in repr(status)
+    assert first.log_id in status.message

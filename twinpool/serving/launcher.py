@@ -17,7 +17,7 @@ import ray.exceptions
 
 from decode_worker.actor import build_decode_worker
 from prefill_worker.actor import build_prefill_worker
-from router.faces.grpc.server import Address
+from router.faces.address import Address
 from router.pools.launcher import StartedWorker
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import ServeConfig

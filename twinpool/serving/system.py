@@ -16,13 +16,14 @@ from typing import Any
 
 from router.dispatch.dispatcher import RunningDispatcher
 from router.dispatch.seats import Roster
-from router.faces.grpc.operations_service import OperationsService
-from router.faces.grpc.server import Address, RouterServer, build_server
+from router.entrance.operations import Operations
+from router.faces.address import Address
 from router.pools.canary import Canary
 from router.pools.keeper import PoolKeeper
 from router.pools.launcher import Leave
 from router.pools.scaling import Scaling
 from router.scheduling.commands import ProbePair
+from router.server import RouterServer, build_server
 from router.telemetry.metrics import Metrics
 from router.telemetry.metrics_server import MetricsServer
 from twinpool.checkpoint.detokenizer import IncrementalDetokenizer
@@ -92,7 +93,7 @@ class ServingSystem:
         scaling = Scaling(config, roster, self._keeper, metrics, self.dispatcher.snapshot)
         self._server: RouterServer = build_server(
             dispatcher=self.dispatcher,
-            operations=OperationsService(self.dispatcher, canary, scaling),
+            operations=Operations(self.dispatcher, canary, scaling),
             tokenizer=tokenizer,
             new_detokenizer=lambda skip: IncrementalDetokenizer(tokenizer, skip),
             card=card,

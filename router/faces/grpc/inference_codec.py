@@ -12,7 +12,6 @@ from router.entrance.asked import (
     Prompt,
     TextPrompt,
     TokenPrompt,
-    Turn,
 )
 from router.entrance.chunks import Chunk, Summary
 from twinpool.sampling.params import SamplingOptions
@@ -37,14 +36,13 @@ def generate_asked(message: pb.GenerateRequest) -> GenerationAsked:
         case "text":
             prompt = TextPrompt(message.text)
         case "token_ids":
-            prompt = TokenPrompt(tuple(message.token_ids.ids))
+            prompt = TokenPrompt(message.token_ids.ids)
     return _asked(message, prompt)
 
 
 def chat_asked(message: pb.ChatRequest) -> GenerationAsked:
     """Read a Chat call."""
-    turns = tuple(Turn(turn.role, turn.content) for turn in message.messages)
-    return _asked(message, Conversation(turns))
+    return _asked(message, Conversation(message.messages))
 
 
 def _asked(message: pb.GenerateRequest | pb.ChatRequest, prompt: Prompt | None) -> GenerationAsked:

@@ -5,11 +5,9 @@ These are gRPC's own limits, for both servers; what a message may contain is the
 
 from __future__ import annotations
 
-Options = tuple[tuple[str, int], ...]
+from router.entrance.open_calls import MAX_MESSAGE_BYTES
 
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""In both directions. A prompt of 128k ids is about 0.4 MB, so that one too long for any model still gets in
-and is refused with the limit, by name."""
+Options = tuple[tuple[str, int], ...]
 
 MAX_METADATA_BYTES = 16 * 1024
 """Of a call's metadata together. gRPC refuses by chance between a soft and a hard limit; ours are equal."""

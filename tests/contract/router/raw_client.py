@@ -12,7 +12,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, Event
 
-from router.faces.grpc.server import Address
+from router.faces.address import Address
 
 E = TypeVar("E", bound=Event)
 PATIENCE_S = 20.0

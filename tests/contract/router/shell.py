@@ -12,10 +12,11 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from router.entrance.operations import Operations
 from router.entrance.text import Tokenizer
-from router.faces.grpc.operations_service import OperationsService
-from router.faces.grpc.server import Address, RouterServer, build_server
+from router.faces.address import Address
 from router.faces.grpc.transport import SERVER_OPTIONS
+from router.server import RouterServer, build_server
 from router.telemetry.metrics import Metrics
 from tests.contract.router.fakes import (
     CARD,
@@ -78,7 +79,7 @@ async def running_shell(
     dispatcher, pairs, pools, metrics = FakeDispatcher(), FakePairs(), FakePools(), Metrics()
     server = build_server(
         dispatcher=dispatcher,
-        operations=OperationsService(dispatcher, pairs, pools),
+        operations=Operations(dispatcher, pairs, pools),
         tokenizer=tokenizer or ByteTokenizer(),
         new_detokenizer=lambda skip_special_tokens: ByteDetokenizer(),
         card=CARD,

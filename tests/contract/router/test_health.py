@@ -11,7 +11,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
-from router.faces.grpc.server import Address
+from router.faces.address import Address
 from tests.contract.router.shell import ANY_PORT, Shell, running_shell
 from twinpool.errors import StartFailed
 

@@ -12,7 +12,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from router.faces.grpc import calls
+from router.entrance import open_calls
 from tests.contract.router.shell import Shell, detail, failure_of, reason_of, running_shell, token_prompt
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import types_pb2
@@ -25,7 +25,7 @@ MOST = 3
 @pytest.fixture
 async def shell(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Shell]:
     """Takes MOST requests at a time, of which one could wait in the queue."""
-    monkeypatch.setattr(calls, "MAX_STREAMS", MOST - 1)
+    monkeypatch.setattr(open_calls, "MOST_BESIDE_QUEUE", MOST - 1)
     async with running_shell(queue_max_requests=1) as shell:
         yield shell
 
@@ -49,7 +49,7 @@ def silent_call(channel: grpc.aio.Channel, method: str = "Generate") -> Any:
 
 async def until_counted(shell: Shell, number: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while shell.server._calls._entered["requests"] != number:
+        while shell.server._calls._open._entered["requests"] != number:
             await asyncio.sleep(0.01)
 
 
@@ -96,7 +96,7 @@ async def test_a_call_whose_message_never_came_counts_until_its_client_leaves(sh
 async def test_other_methods_are_bounded_each_by_itself(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "MOST_OF_OTHERS", 0)
+    monkeypatch.setattr(open_calls, "MOST_OF_OTHERS", 0)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await shell.inference.ListModels(pb.ListModelsRequest())
     assert reason_of(caught.value) == "TOO_MANY_CALLS"
@@ -105,7 +105,7 @@ async def test_other_methods_are_bounded_each_by_itself(
 async def test_large_messages_are_refused_while_others_take_the_memory(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "MOST_BYTES", 1000)
+    monkeypatch.setattr(open_calls, "MOST_BYTES", 1000)
     large = pb.GenerateRequest(request_id="large", token_ids=pb.TokenIds(ids=[1] * 600))
     call = shell.inference.Generate(large)
     stream = await asyncio.wait_for(shell.dispatcher.stream("large"), PATIENCE_S)

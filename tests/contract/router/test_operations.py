@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from router.faces.grpc.calls import MOST_AT_ONCE
+from router.entrance.open_calls import MOST_AT_ONCE
 from tests.contract.router.shell import Shell, detail, failure_of, fields_of, reason_of
 from twinpool.totals import Totals
 from twinpool.types import Pool

@@ -71,5 +71,6 @@ async def test_a_refusal_is_told_without_the_words_that_were_refused(
     await failure_of(shell.inference.Chat(pb.ChatRequest(request_id="r\n2", messages=[message])))
     (record,) = [record for record in caplog.records if record.name == "router.telemetry.request_log"]
     assert (vars(record)["request_id"], vars(record)["error"]) == ("r\n2", "INVALID_REQUEST")
+    assert str(vars(record)["peer"]).startswith("ipv4:127.0.0.1:")
     assert "\n" not in record.getMessage()
     assert SAID not in caplog.text

@@ -1,4 +1,4 @@
-"""The calls now open on the servers: how many there may be, and how a stop lets them end.
+"""The calls now open, over all faces: how many there may be, and how a stop lets them end.
 
 A call is: entered, before its message is read -> opened, with its message -> ended.
 """
@@ -13,12 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from router.faces.grpc.transport import MAX_MESSAGE_BYTES, MAX_STREAMS
 from twinpool.errors import TooManyCalls
 
 # Calls that a stopping server lets finish; the others end at once.
 AWAITED_METHODS = frozenset({"Generate", "Chat"})
 
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Of one message. A prompt of 128k ids is about 0.4 MB, so that one too long for any model still gets in
+and is refused with the limit, by name."""
+
+MOST_BESIDE_QUEUE = 4096
+"""Requests that may run, arrive or be read while as many others wait as the queue takes."""
 MOST_AT_ONCE: Mapping[str, int] = MappingProxyType(
     {
         # Canaries go before everybody's requests.
@@ -52,11 +57,11 @@ class OpenCall:
 class OpenCalls:
     """Registers calls; belongs to the event loop's thread.
 
-    queue_max_requests: what may wait in the queue; besides, MAX_STREAMS requests may run, arrive or be read.
+    queue_max_requests: what may wait in the queue; MOST_BESIDE_QUEUE requests may be open beside.
     """
 
     def __init__(self, queue_max_requests: int) -> None:
-        self._most_requests = queue_max_requests + MAX_STREAMS
+        self._most_requests = queue_max_requests + MOST_BESIDE_QUEUE
         self._entered: Counter[str] = Counter()
         self._num_bytes = 0
         self._calls: set[OpenCall] = set()
@@ -66,8 +71,8 @@ class OpenCalls:
     def enter(self, method: str) -> None:
         """Count the current task's call until the task ends. Raises TooManyCalls where there is no room.
 
-        Here and not as grpc.aio's own limit, which refuses health checks too, and says neither why nor when
-        to come back.
+        Here and not as a transport's own limit (grpc.aio's refuses health checks too), which says neither why
+        nor when to come back.
         """
         kind = "requests" if method in AWAITED_METHODS else method
         most = self._most_requests if kind == "requests" else MOST_AT_ONCE.get(method, MOST_OF_OTHERS)

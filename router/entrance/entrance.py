@@ -1,0 +1,158 @@
+"""The one way in for requests, whatever transport they come over, and what comes of them.
+
+asked ─► checked ─► tokenized ─► queued ─► a stream of chunks
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from router.dispatch.streams import Outputs
+from router.entrance import admission
+from router.entrance.answer import Answer
+from router.entrance.arrivals import Arrivals
+from router.entrance.asked import GenerationAsked
+from router.entrance.caller import Caller
+from router.entrance.chunks import Chunk
+from router.entrance.ports import Dispatcher
+from router.entrance.preprocessor import Preprocessor
+from router.entrance.text import NewDetokenizer
+from router.scheduling.values import Request
+from router.telemetry import request_log
+from twinpool.errors import DeadlineExceeded, TwinpoolError
+from twinpool.types import ModelCard
+
+TELL_S = 0.1
+"""A deadline ends a request this much early, so that its client hears of the phase before it gives up."""
+
+
+class RefusalCounter(Protocol):
+    """Counts requests that were not admitted."""
+
+    def request_rejected(self, reason: str) -> None:
+        """A request was refused, by the rules of admission or the queue. reason: the error's."""
+        ...
+
+    def request_expired(self, phase: str) -> None:
+        """A request's deadline passed before it came to the queue."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """A request that is queued. chunks: its answer, as fast as it is read; fails with the request's error."""
+
+    request_id: str
+    chunks: AsyncIterator[Chunk]
+
+
+class Entrance:
+    """Raises typed errors. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        preprocessor: Preprocessor,
+        new_detokenizer: NewDetokenizer,
+        counter: RefusalCounter,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._preprocessor = preprocessor
+        self._new_detokenizer = new_detokenizer
+        self._counter = counter
+        self._arrivals = Arrivals()
+
+    @asynccontextmanager
+    async def answering(
+        self, asked: GenerationAsked, caller: Caller, time_left_s: float | None
+    ) -> AsyncIterator[Answering]:
+        """Queue a request, or refuse it with a typed error; with the context's end, it is cancelled.
+
+        time_left_s: until its client gives up; None: it does not.
+        """
+        arrived_at = time.monotonic()
+        request_id = asked.request_id or uuid.uuid4().hex
+        with self._telling_refusals(request_id, caller):
+            answer, outputs = await self._admit(asked, request_id, _timeout_s(time_left_s), arrived_at)
+        async with aclosing(outputs), aclosing(_chunks(answer, outputs)) as chunks:
+            yield Answering(request_id, chunks)
+
+    def abort(self, request_ids: Sequence[str]) -> list[bool]:
+        """End requests; of each, whether it was in flight. Raises InvalidRequest."""
+        admission.check_abort_ids(request_ids)
+        return [self._dispatcher.abort(id_) or self._arrivals.abort(id_) for id_ in request_ids]
+
+    async def tokenize(self, model: str, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        """Text to token ids. Raises InvalidRequest, ModelNotFound, QueueFull."""
+        self._preprocessor.check_model(model)
+        admission.check_text("text", text, self._preprocessor.limits)
+        return await self._preprocessor.text.encode(text, add_special_tokens)
+
+    async def detokenize(self, model: str, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Token ids to text. Raises InvalidRequest, ModelNotFound, QueueFull."""
+        self._preprocessor.check_model(model)
+        limits = self._preprocessor.limits
+        admission.check_count("token_ids", len(token_ids), limits)
+        admission.check_token_ids("token_ids", token_ids, limits)
+        return await self._preprocessor.text.decode(tuple(token_ids), skip_special_tokens)
+
+    def models(self) -> tuple[ModelCard, ...]:
+        """The one model."""
+        return (self._preprocessor.card,)
+
+    def close(self) -> None:
+        """End the threads; waits for those that are at work."""
+        self._preprocessor.text.close()
+
+    async def _admit(
+        self, asked: GenerationAsked, request_id: str, timeout_s: float | None, arrived_at: float
+    ) -> tuple[Answer, Outputs]:
+        """Submit a request. Its outputs must be closed; nothing may be awaited before that is sure."""
+        admission.check_request_id(request_id)
+        with self._arrivals.arriving(request_id) as arrival:
+            request = await _in_time(self._preprocessor.prepare(asked, request_id), timeout_s)
+            detokenizer = self._new_detokenizer(asked.skip_special_tokens)
+            waited_s = time.monotonic() - arrived_at
+            outputs = self._dispatcher.submit(replace(request, timeout_s=timeout_s, waited_s=waited_s))
+        if arrival.aborted:
+            self._dispatcher.abort(request_id)
+        return Answer(request, detokenizer, return_prompt_ids=asked.return_prompt_token_ids), outputs
+
+    @contextmanager
+    def _telling_refusals(self, request_id: str, caller: Caller) -> Iterator[None]:
+        try:
+            yield
+        except TwinpoolError as error:
+            if isinstance(error, DeadlineExceeded):
+                self._counter.request_expired(error.phase)
+            else:
+                self._counter.request_rejected(error.reason)
+            request_log.refused(request_id, caller.peer, error)
+            raise
+
+
+async def _chunks(answer: Answer, outputs: Outputs) -> AsyncGenerator[Chunk, None]:
+    async for output in outputs:
+        yield answer.chunk(output)
+
+
+async def _in_time(preparing: Awaitable[Request], timeout_s: float | None) -> Request:
+    """A request whose text is tokenized in time. Raises DeadlineExceeded: so long it has been queued."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await preparing
+    except TimeoutError:
+        raise DeadlineExceeded("the deadline passed while its text waited", phase="queue") from None
+
+
+def _timeout_s(time_left_s: float | None) -> float | None:
+    """Seconds until the client's deadline, less what it takes to tell the client which phase it passed in."""
+    if time_left_s is None:
+        return None
+    return max(0.0, time_left_s - min(TELL_S, time_left_s * 0.2))
