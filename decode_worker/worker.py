@@ -12,6 +12,7 @@ from typing import Any
 from decode_worker.custody import Custody
 from decode_worker.desk import DecodeDesk, Errand, EvictAll, Message, Word
 from decode_worker.hands import DecodeHands
+from twinpool.cpus import machine_cpus, usable_cpus
 from twinpool.engine.batch import DecodeRow
 from twinpool.kv.pool import BlockPool
 from twinpool.process_usage import cpu_seconds, resident_bytes
@@ -125,6 +126,8 @@ class DecodeWorker:
             block_size=self._layout.block_size,
             kv_bytes=self._num_blocks * self._layout.block_bytes,
             endpoint=self._endpoint,
+            cpus=machine_cpus(),
+            cpus_usable=usable_cpus(),
         )
 
     def command(self, command: Command) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 from prefill_worker.desk import CancelAll, Message, PrefillDesk, PrefillLimits, Word
 from prefill_worker.hands import PrefillHands
+from twinpool.cpus import machine_cpus, usable_cpus
 from twinpool.engine.batch import PrefillChunk
 from twinpool.kv.pool import BlockPool
 from twinpool.process_usage import cpu_seconds, resident_bytes
@@ -89,6 +90,8 @@ class PrefillWorker:
             blocks_total=self._loaded.num_blocks,
             block_size=self._loaded.layout.block_size,
             kv_bytes=self._loaded.num_blocks * self._loaded.layout.block_bytes,
+            cpus=machine_cpus(),
+            cpus_usable=usable_cpus(),
         )
 
     def command(self, command: Command) -> None:

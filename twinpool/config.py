@@ -39,7 +39,7 @@ class EngineConfig:
     prefill_budget_tokens: int = 256
     """Most prompt tokens in one prefill step, over all prompts."""
     threads: int = 0
-    """Compute threads of each worker; 0 shares the machine's cores among the workers it starts with."""
+    """Compute threads of each worker, at most the CPUs it may use; 0 shares these among the first workers."""
     deterministic: bool = False
     """Make tokens independent of the batch in every dtype (float32 always is)."""
 

@@ -14,7 +14,8 @@ from twinpool.types import Pool, Timing, WorkerState
 class WorkerView:
     """One worker as `status` and the gauges show it. load: its newest report.
 
-    reason: why it is not up, in words; empty while it is, or has just been asked for.
+    reason: why it is not up, in words; empty while it is, or has just been asked for. cpus: of its machine,
+    cpus_usable: those that it may use; 0 while it is not up.
     """
 
     id: str
@@ -26,6 +27,8 @@ class WorkerView:
     blocks_total: int
     load: LoadReport
     reason: str = ""
+    cpus: int = 0
+    cpus_usable: int = 0
 
     @property
     def blocks_used(self) -> int:

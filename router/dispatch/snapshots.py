@@ -43,6 +43,8 @@ def _view(seat: Seat, fleet: Fleet) -> WorkerView:
         incarnation=worker.incarnation,
         blocks_total=worker.hello.blocks_total,
         load=worker.load,
+        cpus=worker.hello.cpus,
+        cpus_usable=worker.hello.cpus_usable,
     )
 
 

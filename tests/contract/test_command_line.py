@@ -175,6 +175,8 @@ def test_status_json_has_the_promised_names(server: FakeServer, capsys: Capture)
         "blocks_total": 100,
         "blocks_quarantined": 0,
         "reason": "",
+        "cpus": 0,
+        "cpus_usable": 0,
     }
 
 
@@ -254,6 +256,12 @@ def test_doctor_names_the_hop_that_fails(server: FakeServer, capsys: Capture) ->
     assert main(["doctor", "--target", server.target]) == 0
     line = "ok    prefill-0 -> decode-0 (shm): queue 0.500 s, prefill 0.250 s"
     assert capsys.readouterr().out.startswith(line)
+
+    server.operations.status.workers[0].cpus = 64
+    server.operations.status.workers[0].cpus_usable = 2
+    assert main(["doctor", "--target", server.target]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["node  127.0.0.1: 2 of 64 CPUs usable"]
+    del server.operations.status.workers[:]
 
     server.operations.checks[0].failed_hop = operations_pb2.HOP_HANDOFF
     server.operations.checks[0].detail = "no cache after 5 s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Annotated
 
@@ -59,7 +59,9 @@ def status(
 
 
 def doctor(*, target: str = DEFAULT_TARGET) -> int:
-    """Drive a canary through every prefill-decode pair; one line each, exit code 1 if one failed.
+    """Drive a canary through every prefill-decode pair, and name each node's CPUs.
+
+    A line for each; exit code 1 if a canary failed.
 
     Parameters
     ----------
@@ -72,6 +74,8 @@ def doctor(*, target: str = DEFAULT_TARGET) -> int:
             print(_verdict(check), flush=True)
             num_pairs += 1
             failed += check.failed_hop is not None
+        for line in _cpu_lines(client.status()):
+            print(line, flush=True)
     if num_pairs == 0:
         return complain("there is no pair of workers to test; see `twinpool status`", Exit.FAILED)
     return Exit.FAILED if failed else Exit.DONE
@@ -113,6 +117,13 @@ def _console() -> Console:
 
 def _print_json(state: Status | Verification) -> None:
     print(json_format.dumps(asdict(state)), flush=True)
+
+
+def _cpu_lines(state: Status) -> Iterator[str]:
+    """Of each node that workers have told of, the CPUs it has and those they may use."""
+    nodes = {worker.node: worker for worker in state.workers if worker.cpus}
+    for node, worker in sorted(nodes.items()):
+        yield f"node  {node}: {worker.cpus_usable} of {worker.cpus} CPUs usable"
 
 
 def _verdict(check: PairCheck) -> str:

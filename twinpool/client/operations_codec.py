@@ -106,6 +106,8 @@ def _worker_from(worker: pb.WorkerStatus) -> WorkerStatus:
         blocks_total=worker.blocks_total,
         blocks_quarantined=worker.blocks_quarantined,
         reason=worker.reason,
+        cpus=worker.cpus,
+        cpus_usable=worker.cpus_usable,
     )
 
 

@@ -20,7 +20,8 @@ class QueueStatus:
 class WorkerStatus:
     """One worker. running, waiting: prompts of a prefill worker, rows and reservations of a decode worker.
 
-    reason: why it is not up, in words; empty while it is.
+    reason: why it is not up, in words; empty while it is. cpus: of its machine, cpus_usable: those that it
+    may use; 0 where it has not told.
     """
 
     id: str
@@ -36,6 +37,8 @@ class WorkerStatus:
     blocks_total: int
     blocks_quarantined: int
     reason: str = ""
+    cpus: int = 0
+    cpus_usable: int = 0
 
 
 @dataclass(frozen=True, slots=True)

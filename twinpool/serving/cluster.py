@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from twinpool.cpus import machine_cpus
 from twinpool.errors import StartFailed
 
 NAMESPACE = "twinpool"
@@ -26,10 +27,9 @@ OBJECT_STORE_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """is_local: started by this process, on this machine alone. num_cores: CPUs of the machine."""
+    """is_local: started by this process, on this machine alone."""
 
     is_local: bool
-    num_cores: int
 
 
 @contextmanager
@@ -38,11 +38,10 @@ def ray_cluster(address: str, num_workers: int) -> Iterator[Cluster]:
 
     Raises StartFailed where it cannot be started or joined.
     """
-    num_cores = os.cpu_count() or 1
     if address != "local":
         _join(address)
         try:
-            yield Cluster(is_local=False, num_cores=num_cores)
+            yield Cluster(is_local=False)
         finally:
             ray.shutdown()
         return
@@ -50,8 +49,8 @@ def ray_cluster(address: str, num_workers: int) -> Iterator[Cluster]:
     folder = tempfile.mkdtemp(prefix="tp-", dir="/tmp" if os.path.isdir("/tmp") else None)  # noqa: S108, PTH112
     try:
         # Logical CPUs only place workers, of which there may be more than cores, and more to come.
-        _start(folder, max(num_cores, num_workers) + ROOM_TO_SCALE)
-        yield Cluster(is_local=True, num_cores=num_cores)
+        _start(folder, max(machine_cpus(), num_workers) + ROOM_TO_SCALE)
+        yield Cluster(is_local=True)
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)

@@ -21,6 +21,7 @@ from router.faces.address import Address
 from router.pools.launcher import StartedWorker
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import ServeConfig
+from twinpool.cpus import usable_cpus
 from twinpool.errors import NotPlaced, StartFailed, TakenOver
 from twinpool.resources import PoolResources
 from twinpool.serving.claim import Claim
@@ -225,12 +226,12 @@ class RayLauncher:
         )
 
     def _threads(self, pool: Pool) -> int:
-        """As configured, or a share of this machine, or, on other machines, what is asked of each for it."""
+        """As configured, or a share of what may be used here, or, elsewhere, what is asked for each."""
         wants = self._config.resources(pool)
         if chosen := wants.threads or self._config.engine.threads:
             return chosen
         if self._cluster.is_local:
-            return max(1, self._cluster.num_cores // (self._config.prefill + self._config.decode))
+            return max(1, usable_cpus() // (self._config.prefill + self._config.decode))
         return max(1, int(wants.cpus))
 
     async def _require_claim(self) -> None:

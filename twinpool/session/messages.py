@@ -164,7 +164,10 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message of every session. versions: of the session's protocol that the worker speaks."""
+    """First message of every session. versions: of the session's protocol that the worker speaks.
+
+    cpus: of its machine. cpus_usable: those that it may use. 0 where it does not tell.
+    """
 
     pool: Pool
     incarnation: str
@@ -174,6 +177,8 @@ class Hello:
     kv_bytes: int
     endpoint: HandoffEndpoint = field(default_factory=HandoffEndpoint)
     versions: Versions = SESSION
+    cpus: int = 0
+    cpus_usable: int = 0
 
 
 @dataclass(frozen=True, slots=True)

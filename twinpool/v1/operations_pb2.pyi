@@ -113,6 +113,8 @@ class WorkerStatus(message.Message):
     BLOCKS_TOTAL_FIELD_NUMBER: builtins.int
     BLOCKS_QUARANTINED_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    CPUS_FIELD_NUMBER: builtins.int
+    CPUS_USABLE_FIELD_NUMBER: builtins.int
     id: builtins.str
     """Its name, kept by its replacement."""
     pool: types_pb2.Pool.ValueType
@@ -139,6 +141,10 @@ class WorkerStatus(message.Message):
     """Blocks that a writer may still touch."""
     reason: builtins.str
     """Why it is not up, in words; empty while it is."""
+    cpus: builtins.int
+    """CPUs of its machine; 0 where it has not told."""
+    cpus_usable: builtins.int
+    """CPUs that it may use: affinity and cgroups may allow fewer."""
     def __init__(
         self,
         *,
@@ -155,10 +161,12 @@ class WorkerStatus(message.Message):
         blocks_total: builtins.int = ...,
         blocks_quarantined: builtins.int = ...,
         reason: builtins.str = ...,
+        cpus: builtins.int = ...,
+        cpus_usable: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_quarantined", b"blocks_quarantined", "blocks_total", b"blocks_total", "blocks_used", b"blocks_used", "id", b"id", "incarnation", b"incarnation", "node", b"node", "pid", b"pid", "pool", b"pool", "reason", b"reason", "running", b"running", "state", b"state", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_quarantined", b"blocks_quarantined", "blocks_total", b"blocks_total", "blocks_used", b"blocks_used", "cpus", b"cpus", "cpus_usable", b"cpus_usable", "id", b"id", "incarnation", b"incarnation", "node", b"node", "pid", b"pid", "pool", b"pool", "reason", b"reason", "running", b"running", "state", b"state", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

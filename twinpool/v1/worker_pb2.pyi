@@ -654,6 +654,8 @@ class Hello(message.Message):
     ENDPOINT_FIELD_NUMBER: builtins.int
     KV_BYTES_FIELD_NUMBER: builtins.int
     VERSIONS_FIELD_NUMBER: builtins.int
+    CPUS_FIELD_NUMBER: builtins.int
+    CPUS_USABLE_FIELD_NUMBER: builtins.int
     pool: types_pb2.Pool.ValueType
     """Which half of the work it does."""
     incarnation: builtins.str
@@ -666,6 +668,10 @@ class Hello(message.Message):
     """Tokens a block holds."""
     kv_bytes: builtins.int
     """Bytes of its pool."""
+    cpus: builtins.int
+    """CPUs of its machine."""
+    cpus_usable: builtins.int
+    """CPUs that it may use: affinity and cgroups may allow fewer."""
     @builtins.property
     def endpoint(self) -> HandoffEndpoint:
         """Where it takes hand-offs (decode only)."""
@@ -685,10 +691,12 @@ class Hello(message.Message):
         endpoint: HandoffEndpoint | None = ...,
         kv_bytes: builtins.int = ...,
         versions: Versions | None = ...,
+        cpus: builtins.int = ...,
+        cpus_usable: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["endpoint", b"endpoint", "versions", b"versions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["block_size", b"block_size", "blocks_total", b"blocks_total", "endpoint", b"endpoint", "incarnation", b"incarnation", "kv_bytes", b"kv_bytes", "pid", b"pid", "pool", b"pool", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["block_size", b"block_size", "blocks_total", b"blocks_total", "cpus", b"cpus", "cpus_usable", b"cpus_usable", "endpoint", b"endpoint", "incarnation", b"incarnation", "kv_bytes", b"kv_bytes", "pid", b"pid", "pool", b"pool", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from twinpool.checkpoint.prepared import PreparedModel
+from twinpool.cpus import machine_cpus, usable_cpus
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.fingerprint import layout_fingerprint
 from twinpool.engine.kernels.load import set_threads
@@ -19,6 +21,7 @@ from twinpool.transfer.shared_memory import create_shared
 from twinpool.worker.pulse import Pulse
 from twinpool.worker.spec import WorkerSpec
 
+log = logging.getLogger(__name__)
 MIB = 1024 * 1024
 
 
@@ -53,7 +56,7 @@ def load_worker_engine(spec: WorkerSpec, pulse: Pulse, *, shared: bool) -> Worke
     it (Linux). Raises StartFailed where the weights are not the router's, the memory budget holds no block,
     or the memory is not there.
     """
-    set_threads(spec.threads)
+    set_threads(_threads(spec))
     model = PreparedModel.load(Path(spec.model_folder))
     if spec.model_digest and model.digest != spec.model_digest:
         raise StartFailed(f"{spec.model_folder} holds other weights here than on the router's node")
@@ -70,6 +73,20 @@ def load_worker_engine(spec: WorkerSpec, pulse: Pulse, *, shared: bool) -> Worke
     fingerprint = layout_fingerprint(layout, weights_digest=model.digest, rope_theta=rope.theta)
     identity = Identity(spec.incarnation, spec.secret, fingerprint)
     return WorkerEngine(engine, storage, identity, frozenset(model.eos_token_ids), descriptor)
+
+
+def _threads(spec: WorkerSpec) -> int:
+    """As told, but no more than this node lets us use CPUs: they would only wait for one another."""
+    usable = usable_cpus()
+    if spec.threads > usable:
+        log.warning(
+            "%s computes with %d threads instead of %d: of %d CPUs it may use no more",
+            spec.worker_id,
+            usable,
+            spec.threads,
+            machine_cpus(),
+        )
+    return min(spec.threads, usable)
 
 
 def _allocate(layout: KvLayout, num_blocks: int, shared: bool) -> tuple[KvStorage, int | None]:

@@ -19,7 +19,7 @@ class WorkerSpec:
     incarnation: this life's name, unique for all time.
     model_folder: the prepared folder, readable on the worker's node.
     model_digest: that of the weights which must be found there.
-    dtype: float32 or bfloat16. threads: compute threads.
+    dtype: float32 or bfloat16. threads: compute threads; fewer where its node lets it use fewer CPUs.
     host: where its session listens; empty takes the node's own address.
     orphan_timeout_s: seconds without a router after which it ends itself.
     secret: the cluster's; shown by every session and pair.

@@ -94,6 +94,8 @@ def _worker(view: WorkerView) -> pb.WorkerStatus:
         blocks_total=view.blocks_total,
         blocks_quarantined=view.load.blocks_quarantined,
         reason=view.reason,
+        cpus=view.cpus,
+        cpus_usable=view.cpus_usable,
     )
 
 
