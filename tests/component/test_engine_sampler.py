@@ -22,8 +22,9 @@ def test_a_row_draws_the_same_alone_and_among_others() -> None:
         {"seed": 3},
         {"top_k": 5},
         {"top_p": 0.9, "temperature": 1.7},
+        {"min_p": 0.1},
     ]
-    rows = [row(index, **kinds[index % 4]) for index in range(12)]
+    rows = [row(index, **kinds[index % 5]) for index in range(12)]
     together = sample(logits, rows)
     assert [sample(logits[index : index + 1], [rows[index]])[0] for index in range(12)] == together
     assert sample(logits[::-1], rows[::-1]) == together[::-1]

@@ -61,7 +61,7 @@ def test_stream_goes_on_exactly_when_the_session_of_its_decode_worker_breaks(
     watched: WatchedSystem, cut: Cut
 ) -> None:
     system, before = watched.system, num_replaced(watched, "decode")
-    options = {"max_tokens": 80, "temperature": 1.0, "seed": 11, "ignore_eos": True}
+    options = {"max_tokens": 80, "temperature": 1.0, "seed": 11, "min_p": 0.01, "ignore_eos": True}
     undisturbed = system.client.complete("Once upon a time", **options)  # type: ignore[arg-type]
     stream = system.client.generate("Once upon a time", **options)  # type: ignore[arg-type]
     chunks = [next(stream), next(stream)]

@@ -93,6 +93,7 @@ BAD: dict[str, tuple[bytes, str, str]] = {
     "temperature negative": (ids(1, temperature=-0.5), "sampling.temperature", "0..100"),
     "top_p 0": (ids(1, top_p=0.0), "sampling.top_p", "(0, 1]"),
     "top_p over 1": (ids(1, top_p=1.5), "sampling.top_p", "(0, 1]"),
+    "min_p over 1": (ids(1, min_p=1.5), "sampling.min_p", "0..1"),
     "5 MB of text": (
         pb.GenerateRequest(text="x" * 5_000_000).SerializeToString(),
         "text",

@@ -34,6 +34,7 @@ SAMPLING = st.fixed_dictionaries(
         "top_p": st.none() | st.floats(0, 1, width=32) | FLOAT32,
         "seed": st.none() | UINT64,
         "ignore_eos": st.none() | st.booleans(),
+        "min_p": st.none() | st.floats(0, 1, width=32) | FLOAT32,
     },
 )
 NONE_ASKED = SamplingOptions()
@@ -43,7 +44,7 @@ def can_be_served(asked: SamplingOptions, num_prompt_tokens: int, limits: Reques
     """The rules once more, in other words."""
     holds = [limits.context_tokens, *([limits.pool_tokens] if limits.pool_tokens > 0 else [])]
     max_tokens, temperature = asked.get("max_tokens"), asked.get("temperature")
-    top_k, top_p = asked.get("top_k"), asked.get("top_p")
+    top_k, top_p, min_p = asked.get("top_k"), asked.get("top_p"), asked.get("min_p")
     answer = 1 if max_tokens is None else max_tokens
     return (
         num_prompt_tokens > 0
@@ -52,6 +53,7 @@ def can_be_served(asked: SamplingOptions, num_prompt_tokens: int, limits: Reques
         and (temperature is None or temperature in Closed(0, 100))
         and (top_p is None or (top_p != 0 and top_p in Closed(0, 1)))
         and (top_k is None or not top_k < 0)
+        and (min_p is None or min_p in Closed(0, 1))
     )
 
 

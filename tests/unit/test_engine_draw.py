@@ -23,8 +23,10 @@ def numbers_for(logits: Logits, seed: int, position: int = 0) -> Logits:
     return uniforms(seed, 0, position, logits.size)
 
 
-def params(temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> SamplingParams:
-    return SamplingParams(max_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p)
+def params(
+    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> SamplingParams:
+    return SamplingParams(max_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
 
 def softmax(logits: Logits, temperature: float) -> Logits:
@@ -32,10 +34,13 @@ def softmax(logits: Logits, temperature: float) -> Logits:
     return np.asarray(weights / weights.sum())
 
 
-def kept_by_definition(logits: Logits, temperature: float, top_k: int, top_p: float) -> set[int]:
+def kept_by_definition(
+    logits: Logits, temperature: float, top_k: int, top_p: float, min_p: float = 0.0
+) -> set[int]:
     """The ids that may be drawn, by sorting and adding one after another."""
     shares = softmax(logits, temperature)
     order = sorted(range(len(shares)), key=lambda token: (-shares[token], token))
+    order = [token for token in order if shares[token] >= min_p * shares.max()]
     if top_k:
         order = order[:top_k]
     goal = top_p * math.fsum(shares[order]) if top_p < 1 else math.inf
@@ -108,22 +113,41 @@ def test_frequencies_follow_the_distribution(temperature: float, top_k: int, top
     assert chi_square < 24.4  # 0.1 % at 7 degrees of freedom, and less often at fewer.
 
 
-@given(LOGITS, SEEDS, st.floats(0.1, 10), st.integers(0, 45), st.floats(0.01, 1))
+@given(LOGITS, SEEDS, st.floats(0.1, 10), st.integers(0, 45), st.floats(0.01, 1), st.floats(0, 1))
 def test_only_kept_tokens_are_drawn(
-    logits: Logits, seed: int, temperature: float, top_k: int, top_p: float
+    logits: Logits, seed: int, temperature: float, top_k: int, top_p: float, min_p: float
 ) -> None:
-    token = draw(logits, params(temperature, top_k, top_p), numbers_for(logits, seed))
-    # The set's edge may fall on either side of a rounding.
+    token = draw(logits, params(temperature, top_k, top_p, min_p), numbers_for(logits, seed))
+    # The set's edges may fall on either side of a rounding.
     nearly = min(1.0, top_p + 1e-9)
-    assert token in kept_by_definition(logits, temperature, top_k, nearly)
+    assert token in kept_by_definition(logits, temperature, top_k, nearly, min_p * (1 - 1e-9))
+
+
+def test_min_p_is_a_share_of_the_likeliest_and_comes_before_the_others() -> None:
+    logits = np.log(np.array([0.5, 0.2, 0.15, 0.1, 0.05]))
+
+    def drawn(**limits: float) -> set[int]:
+        return {
+            draw(logits, params(**limits), numbers_for(logits, 1, at))  # type: ignore[arg-type]
+            for at in range(300)
+        }
+
+    assert drawn(min_p=0.25) == {0, 1, 2}
+    assert drawn(min_p=0.39) == {0, 1}
+    # The nucleus is one of what min-p keeps: 0.85 of all of it, which 0.7 reaches.
+    assert drawn(min_p=0.25, top_p=0.82) == {0, 1}
+    assert drawn(top_p=0.82) == {0, 1, 2}
+    assert drawn(min_p=0.25, top_k=4) == {0, 1, 2}
 
 
 @given(LOGITS, SEEDS, st.floats(1e-3, 1e3))
 def test_one_kept_token_is_the_greedy_one(logits: Logits, seed: int, temperature: float) -> None:
-    likeliest = int(np.argmax(softmax(logits, temperature)))
+    shares = softmax(logits, temperature)
+    likeliest = int(np.argmax(shares))
     numbers = numbers_for(logits, seed)
     assert draw(logits, params(temperature, top_k=1), numbers) == likeliest
     assert draw(logits, params(temperature, top_p=1e-12), numbers) == likeliest
+    assert shares[draw(logits, params(temperature, min_p=1.0), numbers)] == shares.max()
 
 
 def test_logits_rounded_otherwise_draw_the_same_token() -> None:

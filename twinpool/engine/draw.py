@@ -26,12 +26,16 @@ def uniforms(seed: int, choice_index: int, position: int, size: int) -> NDArray[
 def draw(logits: NDArray[np.float64], params: SamplingParams, numbers: NDArray[np.float64]) -> int:
     """The token that comes first, where each comes after -log(number) / weight: it has its weight's share.
 
-    logits, numbers: `[vocab_size]`. Temperature (above 0) comes first, then top-k, then top-p over what top-k
-    kept. The race is the Gumbel-max trick (Maddison et al., "A* sampling", NIPS'14). Inverting the cumulative
-    distribution would need one number, and would shift every later token's share by the rounding of all
-    before it: a resumed choice, whose cache was computed in another order, would soon draw another token.
+    logits, numbers: `[vocab_size]`. Temperature (above 0) comes first, then min-p, top-k and top-p, each over
+    what is left; vLLM's order. The race is the Gumbel-max trick (Maddison et al., "A* sampling", NIPS'14).
+    Inverting the cumulative distribution would need one number, and would shift every later token's share by
+    the rounding of all before it: a resumed choice, whose cache was computed in another order, would soon
+    draw another token.
     """
     weights = np.exp((logits - logits.max()) / params.temperature)
+    if params.min_p > 0:
+        # The likeliest token weighs 1 (Nguyen et al., "Turning up the heat: min-p sampling", ICLR'25).
+        weights[weights < params.min_p] = 0.0
     if 0 < params.top_k < weights.size:
         threshold = np.partition(weights, -params.top_k)[-params.top_k]
         _keep_largest(weights, params.top_k, threshold)

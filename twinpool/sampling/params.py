@@ -49,6 +49,8 @@ class SamplingOptions(TypedDict, total=False):
     """The same seed gives the same tokens; drawn by the server by default."""
     ignore_eos: bool | None
     """Go on past the model's end-of-sequence token."""
+    min_p: float | None
+    """Drop tokens less likely than this share of the likeliest one, before top_k and top_p; 0 by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class SamplingParams:
     top_p: Annotated[float, Range(0, 1, low_is_open=True)] = 1.0
     seed: Annotated[int, Range(0)] = 0
     ignore_eos: bool = False
+    min_p: Annotated[float, Range(0, 1)] = 0.0
 
 
 RANGES: Mapping[str, Range] = {
