@@ -9,7 +9,7 @@ OLDEST_SHARE = 4
 
 
 def compose_chunks(remaining: Sequence[int], budget_tokens: int) -> list[int]:
-    """Tokens to compute of each prompt, given each one's remaining tokens in order of arrival.
+    """Tokens to compute of each prompt, given each one's remaining tokens in the order of their places.
 
     The sum is at most budget_tokens. Beyond the oldest prompt's share, the shortest remainder goes first:
     a short prompt behind a long one waits for about one step (shortest remaining processing time,

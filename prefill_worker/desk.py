@@ -7,7 +7,7 @@ A prompt's life:
 
 It ends early when the router cancels, the receiver stops or refuses, the pair breaks, or the engine fails.
 
-Prompts are served in the order of their requests' first arrival. The reservation of one that waits for others
+Prompts are served in the order of their requests' places. The reservation of one that waits for others
 here is renewed between two steps, each of which is far shorter than the life of a reservation.
 
 The engine's thread owns all of it, the block pool included; other threads may ask for `load`.
@@ -151,7 +151,7 @@ class PrefillDesk:
     def _start(self, command: Prefill, now: float) -> None:
         prompt = Prompt.of(command, now)
         self._prompts[command.attempt] = prompt
-        self._prompts = dict(sorted(self._prompts.items(), key=lambda item: item[1].command.arrival))
+        self._prompts = dict(sorted(self._prompts.items(), key=lambda item: item[1].command.place))
         num_tokens = len(prompt.token_ids)
         if not 0 < num_tokens <= self._pool.num_blocks * self._block_size:
             # It would wait for blocks for ever, and everybody behind it.

@@ -1,7 +1,7 @@
 """What happens to requests: attempts begin, tokens are taken into logs, attempts are set back, choices end.
 
 Every change of a request's phase is made here. A set-back attempt leaves nothing behind: both workers are
-told to drop it, and the request is queued again with its token log, at the place of its first arrival.
+told to drop it, and the request is queued again with its token log, at its place.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from router.scheduling.commands import Emit, Fail, MoveEnded, MoveOutcome, SetBack
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
+from router.scheduling.place import Places
 from router.scheduling.placement import reserved_tokens
 from router.scheduling.requests import COUNTED, Move, Phase, RequestState, Setback
 from router.scheduling.values import Ending, Output, Request
@@ -41,7 +42,7 @@ class Attempts:
         self._most_attempts = most_attempts
         self._current: dict[str, RequestState] = {}
         self._moving: dict[str, RequestState] = {}
-        self._num_arrived = 0
+        self._places = Places()
 
     def __len__(self) -> int:
         return len(self._current)
@@ -59,20 +60,19 @@ class Attempts:
         """Requests whose rows are moving to a worker, the oldest first."""
         states = self._moving.values()
         moving = [state for state in states if state.move and state.move.decode_id == worker_id]
-        return sorted(moving, key=lambda state: state.arrival)
+        return sorted(moving, key=lambda state: state.place)
 
     def placed_on(self, worker_id: str) -> list[RequestState]:
         """Requests whose current attempt uses a worker, the oldest first."""
         states = self._current.values()
         placed = [state for state in states if worker_id in (state.prefill_id, state.decode_id)]
-        return sorted(placed, key=lambda state: state.arrival)
+        return sorted(placed, key=lambda state: state.place)
 
     def arrive(self, request: Request, longest_s: float, now: float) -> None:
         """A new request, at the end of the queue. Its time counts from before its text was tokenized."""
-        self._num_arrived += 1
         arrived_at = now - request.waited_s
         timeout_s = longest_s if request.timeout_s is None else min(request.timeout_s, longest_s)
-        state = RequestState(request, self._num_arrived, arrived_at, expires_at=arrived_at + timeout_s)
+        state = RequestState(request, self._places.give(), arrived_at, expires_at=arrived_at + timeout_s)
         self.requests[request.request_id] = state
         self.queue.add(state)
 
@@ -104,7 +104,7 @@ class Attempts:
             output_ids=tuple(state.log),
             params=request.params,
             decode=decode.incarnation if decode else None,
-            arrival=state.arrival,
+            place=state.place,
         )
         self._outbox.send(state.prefill_id, command)
         state.enter(Phase.PREFILLING, now)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from router.scheduling.place import Place
 from router.scheduling.values import Request
 from twinpool.errors import DeadlineExceeded
 from twinpool.types import Timing
@@ -90,7 +91,7 @@ class Move:
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """A request the scheduler holds. arrival: its place among all requests, kept for good.
+    """A request the scheduler holds. place: among all requests, kept for good.
 
     log: every token accepted. blocked_since: when no worker had room for it first, while queued.
     expires_at: its deadline. num_resumes: attempts that went on with tokens of earlier ones.
@@ -99,7 +100,7 @@ class RequestState:
     """
 
     request: Request
-    arrival: int
+    place: Place
     entered_at: float
     phase: Phase = Phase.QUEUED
     log: list[int] = field(default_factory=list)

@@ -1,15 +1,16 @@
-"""The requests that wait for a prefill worker, in the order of their first arrival."""
+"""The requests that wait for a prefill worker, in the order of their places."""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
 
+from router.scheduling.place import Place
 from router.scheduling.requests import RequestState
 
 
 class WaitingQueue:
-    """Sorted by arrival, so that a request queued again takes its old place.
+    """Sorted by place, so that a request queued again is where it was.
 
     Canaries come first, since pairs wait for them; then resumed requests, whose clients' streams pause.
     """
@@ -36,12 +37,12 @@ class WaitingQueue:
 
     def add(self, state: RequestState) -> None:
         """Take a request in at its place."""
-        bisect.insort(self._states, state, key=_place)
+        bisect.insort(self._states, state, key=_order)
 
     def remove(self, state: RequestState) -> None:
         """Take a request out; it must be in."""
         self._states.remove(state)
 
 
-def _place(state: RequestState) -> tuple[bool, bool, int]:
-    return (state.request.pair is None, not state.log, state.arrival)
+def _order(state: RequestState) -> tuple[bool, bool, Place]:
+    return (state.request.pair is None, not state.log, state.place)

@@ -173,7 +173,7 @@ class RouterDouble:
     ) -> None:
         """Have a prompt prefilled."""
         decode = self.decode_hello.incarnation if hand_off else None
-        self.prefill.send(Prefill(attempt, 0, prompt_ids, output_ids, params, decode, arrival=1))
+        self.prefill.send(Prefill(attempt, 0, prompt_ids, output_ids, params, decode, place=1))
 
     def admit(
         self, attempt: str, prompt_ids: tuple[int, ...], params: SamplingParams, log: tuple[int, ...]

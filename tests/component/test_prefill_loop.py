@@ -122,13 +122,13 @@ class Bench:
         self.custody.expire()
         return [chunk.token_ids[0] if chunk.sample else None for chunk in chunks]
 
-    def read(self, *arrivals: int) -> None:
-        """Have prompts read, each with its arrival for an attempt and for all its ids."""
-        self._num_running = len(arrivals)
-        for arrival in arrivals:
-            attempt, prompt_ids = str(arrival), (arrival,) * NUM_TOKENS
+    def read(self, *places: int) -> None:
+        """Have prompts read, each with its place for an attempt and for all its ids."""
+        self._num_running = len(places)
+        for place in places:
+            attempt, prompt_ids = str(place), (place,) * NUM_TOKENS
             self.custody.reserve(Reserve(attempt, NUM_TOKENS + 1, WRITER, HANDOFF.reservation_ttl_s))
-            self.inbox.post(Prefill(attempt, 0, prompt_ids, (), SamplingParams(9), DECODE, arrival))
+            self.inbox.post(Prefill(attempt, 0, prompt_ids, (), SamplingParams(9), DECODE, place))
         self.events.clear()
         self.loop.run()
 

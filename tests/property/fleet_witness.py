@@ -115,7 +115,7 @@ class FleetWitness:
             for state in self.scheduler.requests.values()
             if state.decode_id == event.worker_id and state.phase is not Phase.QUEUED
         ]
-        return [state.request_id for state in sorted(states, key=lambda state: state.arrival)[1:]]
+        return [state.request_id for state in sorted(states, key=lambda state: state.place)[1:]]
 
     def check_drained(self, worker: Worker, incarnation: str) -> None:
         """Only a worker that is empty, as was asked, is ended."""
@@ -202,5 +202,5 @@ class FleetWitness:
 
 
 def place(state: RequestState) -> tuple[bool, bool, int]:
-    """Canaries, then resumed requests, then new ones; each by first arrival."""
-    return (state.request.pair is None, not state.log, state.arrival)
+    """Canaries, then resumed requests, then new ones; each by place."""
+    return (state.request.pair is None, not state.log, state.place)

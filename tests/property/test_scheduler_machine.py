@@ -135,7 +135,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.system.check_what_holds_always()
 
     @invariant()
-    def the_queue_is_in_order_of_first_arrival_after_canaries_and_resumed_requests(self) -> None:
+    def the_queue_is_in_order_of_place_after_canaries_and_resumed_requests(self) -> None:
         places = [place(state) for state in self.system.scheduler.queue]
         assert places == sorted(places)
 

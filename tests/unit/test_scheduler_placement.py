@@ -1,4 +1,4 @@
-"""Who is placed next, and where: first arrival first, least busy pair, and no overtaking without end."""
+"""Who is placed next, and where: the lower place first, least busy pair, and no overtaking without end."""
 
 from __future__ import annotations
 

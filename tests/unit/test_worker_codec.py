@@ -17,7 +17,7 @@ from twinpool.wire import UnknownMessage
 
 COMMAND_KINDS: tuple[type, ...] = get_args(m.Command)
 EVENT_KINDS: tuple[type, ...] = get_args(m.Event)
-WIDE = {"seed", "arrival", "kv_bytes", "num_bytes", "step", "rss_bytes"}
+WIDE = {"seed", "place", "kv_bytes", "num_bytes", "step", "rss_bytes"}
 SIGNED = {"max_tokens", "top_k"}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 

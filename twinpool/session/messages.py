@@ -58,7 +58,7 @@ class LeavePair:
 class Prefill:
     """Read prompt and token log, choose the next token, hand the cache to `decode` (None: no hand-off).
 
-    arrival: the request's place among all by first arrival, kept when it resumes; the lower is the older.
+    place: the request's among all, kept when it resumes; the lower goes first.
     """
 
     attempt: str
@@ -67,7 +67,7 @@ class Prefill:
     output_ids: tuple[int, ...]
     params: SamplingParams
     decode: str | None
-    arrival: int
+    place: int
 
 
 @dataclass(frozen=True, slots=True)

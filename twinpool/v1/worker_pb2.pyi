@@ -428,15 +428,15 @@ class Prefill(message.Message):
     OUTPUT_IDS_FIELD_NUMBER: builtins.int
     PARAMS_FIELD_NUMBER: builtins.int
     DECODE_FIELD_NUMBER: builtins.int
-    ARRIVAL_FIELD_NUMBER: builtins.int
+    PLACE_FIELD_NUMBER: builtins.int
     attempt: builtins.str
     """The attempt, unique for all time."""
     choice_index: builtins.int
     """Which answer of the request."""
     decode: builtins.str
     """Incarnation of the decode worker that reserved blocks; absent without a hand-off."""
-    arrival: builtins.int
-    """The request's place among all of this router's by first arrival, kept when it resumes; the lower is the older."""
+    place: builtins.int
+    """The request's place among all of this router's, kept when it resumes; the lower goes first."""
     @builtins.property
     def prompt_ids(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
         """The prompt."""
@@ -458,11 +458,11 @@ class Prefill(message.Message):
         output_ids: abc.Iterable[builtins.int] | None = ...,
         params: sampling_pb2.SamplingParams | None = ...,
         decode: builtins.str | None = ...,
-        arrival: builtins.int = ...,
+        place: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["_decode", b"_decode", "decode", b"decode", "params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["_decode", b"_decode", "arrival", b"arrival", "attempt", b"attempt", "choice_index", b"choice_index", "decode", b"decode", "output_ids", b"output_ids", "params", b"params", "prompt_ids", b"prompt_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["_decode", b"_decode", "attempt", b"attempt", "choice_index", b"choice_index", "decode", b"decode", "output_ids", b"output_ids", "params", b"params", "place", b"place", "prompt_ids", b"prompt_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__decode: _TypeAlias = typing.Literal["decode"]  # noqa: Y015
     _WhichOneofArgType__decode: _TypeAlias = typing.Literal["_decode", b"_decode"]  # noqa: Y015
