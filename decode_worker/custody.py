@@ -112,7 +112,7 @@ class Custody:
             self._carry_out(self._held.admit(command, self._clock()))
 
     def give_up(self, attempt: str) -> bool:
-        """Revoke an attempt that is not in the batch. False if it is a row, which the engine must evict."""
+        """Drop an attempt that is not in the batch. False if it is a row, which the engine must evict."""
         with self.lock:
             if self._held.stage(attempt) is Stage.ADMITTED:
                 return False

@@ -23,7 +23,7 @@ from decode_worker.moves import Moves
 from twinpool.engine.batch import DecodeRow
 from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP
 from twinpool.kv.reservations import RowReady
-from twinpool.session.messages import Audit, Evict, MoveFailed, MoveRow, ReleaseReason, RowMoved, RowToken
+from twinpool.session.messages import Audit, Drop, MoveFailed, MoveRow, ReleaseReason, RowMoved, RowToken
 from twinpool.transfer.words import HandoffWord, PairWord
 from twinpool.worker.turn import Copy, CopyEnd, Stepped, Turn
 
@@ -82,7 +82,7 @@ class Books:
     num_entered: int
 
 
-Message = RowReady | Evict | EvictAll | MoveRow | PairWord | CopyEnd | Grown | Audit
+Message = RowReady | Drop | EvictAll | MoveRow | PairWord | CopyEnd | Grown | Audit
 Word = HandoffWord | RowMoved | MoveFailed | RowLeft | Paused | TokensDrawn | Books
 Errand = Copy | Grow
 
@@ -122,7 +122,7 @@ class DecodeDesk:
             case RowReady():
                 self._num_entered += 1
                 self._batch.enter(Row.of(message))
-            case Evict(attempt):
+            case Drop(attempt):
                 self._evict(attempt, ReleaseReason.EVICTED)
             case EvictAll():
                 for attempt in self._batch.attempts():

@@ -20,13 +20,12 @@ from twinpool.session.messages import (
     Admit,
     Audit,
     Command,
-    Evict,
+    Drop,
     Hello,
     JoinPair,
     LeavePair,
     MoveRow,
     Reserve,
-    Revoke,
     WriterGone,
 )
 from twinpool.session.server import SessionServer
@@ -137,9 +136,9 @@ class DecodeWorker:
                 self.custody.reserve(command)
             case Admit():
                 self.custody.admit(command)
-            case Revoke(attempt) | Evict(attempt):
+            case Drop(attempt):
                 if not self.custody.give_up(attempt):
-                    self._inbox.post(Evict(attempt))
+                    self._inbox.post(command)
             case Audit() | MoveRow():
                 self._inbox.post(command)
             case JoinPair():

@@ -165,7 +165,7 @@ class Attempts:
         state.move, state.attempt, state.decode_id = None, move.attempt, move.decode_id
         self._current[state.attempt] = state
         self._admit(state)
-        self._outbox.send(old_decode_id, m.Evict(old_attempt))
+        self._outbox.send(old_decode_id, m.Drop(old_attempt))
         self._outbox.put(MoveEnded(MoveOutcome.MOVED))
 
     def drop_move(
@@ -177,14 +177,14 @@ class Attempts:
     ) -> None:
         """The row stays, or is no more. target_holds: whether the other worker has something to drop.
 
-        The source is not told: it hears from the target that the reservation is gone, or has the row evicted.
+        The source is not told: it hears from the target that the reservation is gone, or has the row dropped.
         Should its last word cross that, the row stands still there, and is set back when `RowMoved` comes.
         """
         if state.move is None:
             return
         del self._moving[state.move.attempt]
         if target_holds:
-            self._outbox.send(state.move.decode_id, m.Revoke(state.move.attempt))
+            self._outbox.send(state.move.decode_id, m.Drop(state.move.attempt))
         if target := self._fleet.worker(state.move.decode_id):
             target.charged.pop(state.move.attempt, None)
         state.move = None
@@ -269,9 +269,7 @@ class Attempts:
             elif state.phase in (Phase.PREFILLING, Phase.HANDING_OFF):
                 self._outbox.send(state.prefill_id, m.CancelPrefill(state.attempt))
         if Pool.DECODE in held_by and state.decode_id is not None:
-            early = state.phase in (Phase.RESERVING, Phase.PREFILLING)
-            command = m.Revoke(state.attempt) if early else m.Evict(state.attempt)
-            self._outbox.send(state.decode_id, command)
+            self._outbox.send(state.decode_id, m.Drop(state.attempt))
 
     def _emit(self, state: RequestState, tokens: tuple[int, ...]) -> None:
         self._outbox.put(Emit(state.request_id, Output(0, tokens)))

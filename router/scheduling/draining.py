@@ -3,7 +3,7 @@
 A prefill worker finishes its prompts. A decode worker's rows are moved while they go on (the staged copy of
 Llumnix, OSDI'24):
 
-    Reserve at the target ─► Granted: MoveRow to the source ─► RowMoved: Admit at the target, Evict here
+    Reserve at the target ─► Granted: MoveRow to the source ─► RowMoved: Admit at the target, Drop here
 
 What is still there when the grace period ends is set back, and so resumed elsewhere from its token log.
 """

@@ -23,7 +23,7 @@ class Outbox:
         worker = self._fleet.worker(worker_id)
         if worker is None:
             return
-        if isinstance(command, m.Revoke | m.Evict):
+        if isinstance(command, m.Drop):
             worker.leaving.add(command.attempt)
         self.put(Send(worker_id, command))
 

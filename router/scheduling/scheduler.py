@@ -4,8 +4,8 @@ For one request, in order:
 
     Arrived ─► queued; a pair has room ─► Send Reserve
     Granted ─► Send Prefill                 (Refused: queued again at its old place)
-    FirstToken ─► Emit, Send Admit          (its last token: Send Revoke instead)
-    StepDone ─► Emit each token             (its last: Send Evict)
+    FirstToken ─► Emit, Send Admit          (its last token: Send Drop instead)
+    StepDone ─► Emit each token             (its last: Send Drop)
 
 An attempt that is lost, expired or preempted is set back: the request is queued again, and the next attempt
 reads prompt and token log and goes on. Messages of an attempt that is not current any more are dropped; so

@@ -15,8 +15,8 @@ from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import (
     Admit,
     Command,
+    Drop,
     Event,
-    Evict,
     FirstToken,
     Granted,
     Hello,
@@ -197,7 +197,7 @@ class RouterDouble:
         """One whole request: its new tokens."""
         attempt, first = await self.start(prompt_ids, max_tokens, output_ids)
         rest = await self.decode.tokens(attempt, max_tokens - len(output_ids) - 1)
-        self.decode.send(Evict(attempt))
+        self.decode.send(Drop(attempt))
         await self.decode.event(Released, attempt)
         return first, *rest
 

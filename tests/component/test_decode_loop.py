@@ -23,8 +23,8 @@ from twinpool.session.messages import (
     Audit,
     Audited,
     BlockCounts,
+    Drop,
     Event,
-    Evict,
     Released,
     ReleaseReason,
     Reserve,
@@ -134,7 +134,7 @@ def test_a_row_without_a_block_pauses_while_the_others_go_on_and_resumes_where_i
 
     def react(event: Event) -> None:
         if isinstance(event, RowsPaused) and len(bench.tokens("a")) == 2:
-            bench.inbox.post(Evict("a"))
+            bench.inbox.post(Drop("a"))
         if len(bench.tokens("b")) == 3 or len(bench.events) > MOST_TURNS:
             bench.inbox.post(Stop())
 

@@ -14,7 +14,7 @@ from tests.component.running_workers import NUM_BLOCKS, RunningWorkers
 from tests.reference import ReferenceCase, reference_case
 from twinpool.session.messages import (
     Admit,
-    Evict,
+    Drop,
     Granted,
     Hello,
     JoinPair,
@@ -24,7 +24,6 @@ from twinpool.session.messages import (
     PairJoined,
     Released,
     Reserve,
-    Revoke,
     RowMoved,
 )
 from twinpool.types import Pool
@@ -87,11 +86,11 @@ async def test_moved_row_goes_on_with_the_references_tokens(
     log = log_of(router, attempt, first)
     assert (moved.to, moved.position) == (to, len(log))
     target.session.send(Admit(to, 0, len(case.prompt_ids), log, greedy(MOST_TOKENS)))
-    router.decode.send(Evict(attempt))
+    router.decode.send(Drop(attempt))
     await router.decode.event(Released, attempt)
     rest = await target.session.tokens(to, max(1, NUM_TOKENS - len(log)))
     assert (*log, *rest)[:NUM_TOKENS] == case.output_ids
-    target.session.send(Evict(to))
+    target.session.send(Drop(to))
     await target.session.event(Released, to)
 
 
@@ -106,7 +105,7 @@ async def require_going_on(router: RouterDouble, case: ReferenceCase, attempt: s
     """The row is stepped where it was."""
     tokens = await router.decode.tokens(attempt, NUM_TOKENS)
     assert (first, *tokens)[:NUM_TOKENS] == case.output_ids
-    router.decode.send(Evict(attempt))
+    router.decode.send(Drop(attempt))
     await router.decode.event(Released, attempt)
 
 
@@ -135,16 +134,16 @@ async def test_row_goes_on_where_it_was_if_there_is_no_pair(router: RouterDouble
     to = await reserve(router, target, 400)
     router.decode.send(LeavePair(target.hello.incarnation), MoveRow(attempt, to, target.hello.incarnation))
     assert "pair" in (await router.decode.event(MoveFailed, attempt)).detail
-    target.session.send(Revoke(to))
+    target.session.send(Drop(to))
     await require_going_on(router, case, attempt, first)
 
 
 async def test_evicted_row_leaves_nothing_on_either_side(router: RouterDouble, target: Target) -> None:
     case, attempt, _ = await start_long_row(router)
     to = await reserve(router, target, len(case.prompt_ids) + 100)
-    router.decode.send(MoveRow(attempt, to, target.hello.incarnation), Evict(attempt))
+    router.decode.send(MoveRow(attempt, to, target.hello.incarnation), Drop(attempt))
     await router.decode.event(Released, attempt)
-    target.session.send(Revoke(to))
+    target.session.send(Drop(to))
     await target.session.event(Released, to)
 
 
@@ -153,4 +152,4 @@ async def test_lost_session_frees_moving_rows_on_both_sides(router: RouterDouble
     to = await reserve(router, target, len(case.prompt_ids) + 100)
     router.decode.send(MoveRow(attempt, to, target.hello.incarnation))
     await router.decode.close()
-    target.session.send(Revoke(to))
+    target.session.send(Drop(to))

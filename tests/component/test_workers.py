@@ -17,7 +17,7 @@ from twinpool.session.messages import (
     Admit,
     CancelPrefill,
     Command,
-    Evict,
+    Drop,
     FirstToken,
     LeavePair,
     Prefill,
@@ -27,7 +27,6 @@ from twinpool.session.messages import (
     Released,
     ReleaseReason,
     Reserve,
-    Revoke,
     StepDone,
     Written,
 )
@@ -53,7 +52,7 @@ async def test_answer_is_the_references(router: RouterDouble, name: str) -> None
     written = await router.decode.event(Written, attempt)
     assert written.num_bytes == -(-len(case.prompt_ids) // 16) * BLOCK_BYTES
     assert (await router.prefill.event(PrefillEnded, attempt)).outcome is PrefillOutcome.DONE
-    router.decode.send(Evict(attempt))
+    router.decode.send(Drop(attempt))
     released = await router.decode.event(Released, attempt)
     assert (released.reason, released.load.blocks_free) == (ReleaseReason.EVICTED, NUM_BLOCKS)
 
@@ -86,7 +85,7 @@ async def test_row_may_be_admitted_before_its_cache_is_there(
     assert not router.decode.row_tokens(attempt)
     late.let_go.set()
     assert await router.decode.tokens(attempt, 2) == SHORT.output_ids[1:3]
-    router.decode.send(Evict(attempt))
+    router.decode.send(Drop(attempt))
     await router.decode.event(Released, attempt)
 
 
@@ -96,7 +95,7 @@ async def test_row_may_be_admitted_before_its_cache_is_there(
 async def test_reservation_is_revoked_before_the_prompt_is_sent(router: RouterDouble) -> None:
     attempt = router.new_attempt()
     await router.reserve(attempt, 40)
-    router.decode.send(Revoke(attempt))
+    router.decode.send(Drop(attempt))
     released = await router.decode.event(Released, attempt)
     assert (released.reason, released.load.blocks_free) == (ReleaseReason.REVOKED, NUM_BLOCKS)
 
@@ -104,7 +103,7 @@ async def test_reservation_is_revoked_before_the_prompt_is_sent(router: RouterDo
 async def cancel(router: RouterDouble, attempt: str) -> tuple[PrefillEnded, Released]:
     """Withdraw it from both workers; their answers."""
     router.prefill.send(CancelPrefill(attempt))
-    router.decode.send(Evict(attempt))
+    router.decode.send(Drop(attempt))
     ended = await router.prefill.event(PrefillEnded, attempt)
     return ended, await router.decode.event(Released, attempt)
 
@@ -130,7 +129,7 @@ async def test_cancel_while_the_cache_is_on_its_way(
     router.read(attempt, LONG.prompt_ids, greedy(4))
     assert await asyncio.to_thread(slow.reached.wait, 10.0)
     # The engine is in the middle of a word, so the decode worker's `stop` meets it there.
-    router.decode.send(Revoke(attempt))
+    router.decode.send(Drop(attempt))
     released = await router.decode.event(Released, attempt)
     assert released.reason is ReleaseReason.REVOKED
     router.prefill.send(CancelPrefill(attempt))
@@ -152,7 +151,7 @@ async def test_cancel_after_the_first_token(router: RouterDouble) -> None:
 async def test_cancel_while_decoding(router: RouterDouble) -> None:
     attempt, _ = await router.start(SHORT.prompt_ids, 200)
     await router.decode.tokens(attempt, 3)
-    router.decode.send(Evict(attempt))
+    router.decode.send(Drop(attempt))
     released = await router.decode.event(Released, attempt)
     assert (released.reason, released.load.blocks_free) == (ReleaseReason.EVICTED, NUM_BLOCKS)
     after = router.decode.events[router.decode.events.index(released) :]
@@ -198,10 +197,8 @@ async def test_newer_router_takes_over(workers: RunningWorkers, router: RouterDo
 
 
 async def test_attempts_unknown_to_the_decode_worker_are_gone(router: RouterDouble) -> None:
-    router.decode.send(
-        Evict("evicted"), Revoke("revoked"), Admit("admitted", 0, 3, (1,), greedy(4)), Evict("evicted")
-    )
-    for attempt in ("evicted", "revoked", "admitted"):
+    router.decode.send(Drop("dropped"), Admit("admitted", 0, 3, (1,), greedy(4)), Drop("dropped"))
+    for attempt in ("dropped", "admitted", "dropped"):
         assert (await router.decode.event(Released, attempt)).reason is ReleaseReason.GONE
     assert await router.answer(SHORT.prompt_ids, 3) == SHORT.output_ids[:3]
 
@@ -221,7 +218,7 @@ async def test_attempt_reserves_once(router: RouterDouble) -> None:
     await router.reserve(attempt, 40)
     router.decode.send(Reserve(attempt, 40, router.prefill_hello.incarnation, 30.0))
     await router.decode.event(Refused, attempt)
-    router.decode.send(Revoke(attempt))
+    router.decode.send(Drop(attempt))
     await router.decode.event(Released, attempt)
 
 
@@ -262,7 +259,7 @@ async def test_prompt_that_can_never_be_read_fails_and_holds_nobody_up(
 
 @pytest.mark.parametrize(
     ("pool", "command"),
-    [(Pool.PREFILL, Revoke("a")), (Pool.DECODE, CancelPrefill("a"))],
+    [(Pool.PREFILL, Drop("a")), (Pool.DECODE, CancelPrefill("a"))],
     ids=["prefill", "decode"],
 )
 async def test_other_pools_command_ends_the_session(
@@ -321,7 +318,7 @@ async def test_decode_step_that_fails_takes_only_its_rows(router: RouterDouble) 
     assert (released.reason, released.detail) == (ReleaseReason.FAILED, "RuntimeError")
     router.admit(healthy, SHORT.prompt_ids, params, (first.token,))
     assert await router.decode.tokens(healthy, 3) == SHORT.output_ids[1:4]
-    router.decode.send(Evict(healthy))
+    router.decode.send(Drop(healthy))
     await router.decode.event(Released, healthy)
 
 
@@ -336,7 +333,7 @@ async def test_prefill_step_that_fails_takes_only_its_prompts(router: RouterDoub
     ended = await router.prefill.event(PrefillEnded, poisoned)
     assert (ended.outcome, ended.detail) == (PrefillOutcome.FAILED, "RuntimeError")
     assert (await router.prefill.event(FirstToken, waiting)).token == long.output_ids[0]
-    router.decode.send(Revoke(waiting))
+    router.decode.send(Drop(waiting))
     await router.decode.event(Released, waiting)
 
 
@@ -374,7 +371,7 @@ async def test_left_pair_loses_its_prompts_and_may_be_joined_again(
     router.prefill.send(LeavePair(router.decode_hello.incarnation))
     ended = await router.prefill.event(PrefillEnded, attempt)
     assert (ended.outcome, ended.detail) == (PrefillOutcome.PAIR_LOST, "the pair was closed")
-    router.decode.send(Revoke(attempt))
+    router.decode.send(Drop(attempt))
     await router.decode.event(Released, attempt)
     await router.join_again()
     assert await router.answer(SHORT.prompt_ids, 3) == SHORT.output_ids[:3]

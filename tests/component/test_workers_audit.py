@@ -16,11 +16,10 @@ from twinpool.session.messages import (
     Audit,
     Audited,
     BlockCounts,
-    Evict,
+    Drop,
     HeldAttempt,
     HeldStage,
     Released,
-    Revoke,
 )
 
 SHORT = reference_case("33 tokens")
@@ -56,7 +55,7 @@ async def test_a_reservation_is_held_from_its_grant_to_its_revocation(router: Ro
     audited = await audit(router.decode)
     assert audited.blocks == BlockCounts(free=NUM_BLOCKS - 3, reserved=3)
     assert audited.held == (HeldAttempt(attempt, HeldStage.RESERVED, 3, 0.0),)
-    router.decode.send(Revoke(attempt))
+    router.decode.send(Drop(attempt))
     assert (await audit(router.decode)).held == ()
 
 
@@ -70,7 +69,7 @@ async def test_a_hand_off_is_held_as_writing_until_its_last_word(
     assert (await audit(router.decode)).held == (HeldAttempt(attempt, HeldStage.WRITING, 3, 0.0),)
     late.let_go.set()
     assert not (await reading).problems
-    router.decode.send(Evict(attempt))
+    router.decode.send(Drop(attempt))
     await router.decode.event(Released, attempt)
 
 

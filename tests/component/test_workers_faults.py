@@ -22,13 +22,13 @@ from twinpool.errors import StartFailed
 from twinpool.kv.storage import copy_blocks
 from twinpool.session.messages import (
     Admit,
+    Drop,
     PairBroken,
     PrefillEnded,
     PrefillOutcome,
     QuarantineOverdue,
     Released,
     ReleaseReason,
-    Revoke,
     Written,
 )
 from twinpool.transfer import shm_sender
@@ -72,7 +72,7 @@ async def test_pair_that_breaks_frees_both_sides_and_is_joined_again(
     assert (ended.outcome, ended.detail) == (PrefillOutcome.PAIR_LOST, "as scripted")
     assert (await router.prefill.event(PairBroken)).reason == "as scripted"
     if word == "begin":
-        router.decode.send(Revoke(attempt))  # it never heard of a writer
+        router.decode.send(Drop(attempt))  # it never heard of a writer
         await router.decode.event(Released, attempt)
     else:
         released = await router.decode.event(Released, attempt)
@@ -124,7 +124,7 @@ async def test_writer_that_does_not_let_go_is_reported(
     async with RouterDouble(workers) as router:
         attempt = await hand_off(router)
         assert await asyncio.to_thread(copying.wait, 10.0)
-        router.decode.send(Revoke(attempt))
+        router.decode.send(Drop(attempt))
         released = await router.decode.event(Released, attempt)
         assert (released.reason, released.load.blocks_quarantined) == (ReleaseReason.REVOKED, 3)
         overdue = await router.decode.event(QuarantineOverdue, attempt)

@@ -16,7 +16,7 @@ from twinpool.protocol import SESSION, Versions
 from twinpool.session import server as session_server
 from twinpool.session.codec import COMMANDS, EVENTS
 from twinpool.session.limits import SECRET_KEY
-from twinpool.session.messages import Command, Event, Evict, Granted, Hello, LoadReport, Refused
+from twinpool.session.messages import Command, Drop, Event, Granted, Hello, LoadReport, Refused
 from twinpool.session.server import SessionServer
 from twinpool.types import Pool
 from twinpool.v1 import worker_pb2 as pb
@@ -40,7 +40,7 @@ class FakeWorker:
         return self.introduction
 
     def command(self, command: Command) -> None:
-        if command == Evict("fail"):
+        if command == Drop("fail"):
             raise RuntimeError("as told")
         with self.changed:
             self.commands.append(command)
@@ -141,11 +141,11 @@ async def test_worker_introduces_itself_first_and_keeps_order(served: Served, ro
     assert await router.open() == HELLO
     for number in range(100):
         served.server.publish(granted(number))
-        router.send(Evict(f"a{number}"))
+        router.send(Drop(f"a{number}"))
     await router.wait_for(100)
     assert router.events == [granted(number) for number in range(100)]
     await served.worker.wait_for(lambda: len(served.worker.commands) == 100)
-    assert served.worker.commands == [Evict(f"a{number}") for number in range(100)]
+    assert served.worker.commands == [Drop(f"a{number}") for number in range(100)]
 
 
 async def test_events_without_a_router_are_dropped(served: Served, router: Router) -> None:
@@ -203,24 +203,24 @@ async def test_older_session_that_cannot_end_is_obeyed_no_more(served: Served, a
 
     async with grpc.aio.insecure_channel(served.address) as channel:
         call = pb_grpc.WorkerStub(channel).Session(requests(), metadata=((SECRET_KEY, SECRET),))
-        await commands.put(COMMANDS.encode(Evict("before")))
-        await served.worker.wait_for(lambda: Evict("before") in served.worker.commands)
+        await commands.put(COMMANDS.encode(Drop("before")))
+        await served.worker.wait_for(lambda: Drop("before") in served.worker.commands)
         for _ in range(64):
             served.server.publish(Refused("x" * 1024 * 1024, LoadReport()))
         await another.open()
-        await commands.put(COMMANDS.encode(Evict("after")))
+        await commands.put(COMMANDS.encode(Drop("after")))
         # The older session's reader ends with the command that it must not obey.
-        another.send(Evict("newer"))
-        await served.worker.wait_for(lambda: Evict("newer") in served.worker.commands)
+        another.send(Drop("newer"))
+        await served.worker.wait_for(lambda: Drop("newer") in served.worker.commands)
         call.cancel()
     await another.close()
     await served.worker.wait_for(lambda: served.worker.num_lost == 2)
-    assert Evict("after") not in served.worker.commands
+    assert Drop("after") not in served.worker.commands
 
 
 async def test_command_that_fails_ends_the_session(served: Served, router: Router) -> None:
     await router.open()
-    router.send(Evict("fail"))
+    router.send(Drop("fail"))
     assert (await router.end()).startswith("session lost")
     await served.worker.wait_for(lambda: served.worker.num_lost == 1)
 

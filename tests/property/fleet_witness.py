@@ -179,7 +179,7 @@ class FleetWitness:
                 assert self.moves.get(attempt, attempt in self.prefilled)
                 assert attempt not in self.admitted
                 self.admitted.add(attempt)
-            case m.Revoke(attempt) | m.Evict(attempt):
+            case m.Drop(attempt):
                 self.leaving[worker.worker_id].add(attempt)
 
     def watched_by_attempt(self, attempt: str) -> Watched:

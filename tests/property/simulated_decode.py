@@ -81,9 +81,9 @@ class SimulatedDecode(Worker):
                 self.custody.reserve(command)
             case m.Admit():
                 self.custody.admit(command)
-            case m.Revoke(attempt) | m.Evict(attempt):
+            case m.Drop(attempt):
                 if not self.custody.give_up(attempt):
-                    self._loop.post(m.Evict(attempt))
+                    self._loop.post(m.Drop(attempt))
             case m.MoveRow():
                 self._loop.post(command)
             case m.JoinPair(decode):

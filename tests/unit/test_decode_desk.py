@@ -22,7 +22,7 @@ from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import (
     Admit,
     Audit,
-    Evict,
+    Drop,
     MoveFailed,
     MoveRow,
     ReleaseReason,
@@ -49,7 +49,7 @@ class Table:
         self.words: list[Word] = []
 
     def hear(
-        self, *messages: RowReady | Evict | EvictAll | MoveRow | Accepted | Ended | PairLost | Audit
+        self, *messages: RowReady | Drop | EvictAll | MoveRow | Accepted | Ended | PairLost | Audit
     ) -> None:
         for message in messages:
             self.desk.hear(message, 0.0)
@@ -104,7 +104,7 @@ def test_the_rows_that_came_first_are_stepped_up_to_the_limit() -> None:
     table = Table(max_rows=2)
     table.hear(row("a"), row("b"), row("c"))
     assert table.step() == ["a", "b"]
-    table.hear(Evict("a"))
+    table.hear(Drop("a"))
     table.free = [9, 10]
     assert table.step() == ["b", "c"]
 
@@ -210,7 +210,7 @@ def test_a_move_ends_with_its_pair_or_its_row() -> None:
     assert table.said() == [MoveFailed("a", "a'", "reset")]
     table.hear(MoveRow("a", "a2", TARGET))
     table.plan()
-    table.hear(Evict("a"))
+    table.hear(Drop("a"))
     table.plan()
     assert table.said() == [
         Begin(TARGET, "a2"),
@@ -224,7 +224,7 @@ def test_a_move_ends_with_its_pair_or_its_row() -> None:
 
 def test_an_audit_is_answered_behind_all_that_was_said_before() -> None:
     table = Table()
-    table.hear(row("a"), row("b"), Audit("audit"), Evict("a"))
+    table.hear(row("a"), row("b"), Audit("audit"), Drop("a"))
     left, books = table.plan().words
     assert left == RowLeft("a", ReleaseReason.EVICTED)
     assert books == Books("audit", {"b": [0, 1]}, num_entered=2)

@@ -6,6 +6,7 @@ import pytest
 
 from router.scheduling.commands import Emit, Send, SetBack
 from router.scheduling.events import Aborted, Cancelled, PoolGivenUp, WorkerSaid
+from router.scheduling.place import Place
 from router.scheduling.requests import IllegalPhase, Phase, RequestState, Setback
 from router.scheduling.values import Ending, Output
 from tests.unit.small_fleet import PROMPT, SmallFleet, emitted, failures, request, reserved, sent
@@ -34,8 +35,8 @@ def test_a_request_lives_from_arrival_to_eviction() -> None:
     assert fleet.says("d0", m.Written("try-1", 4096, 0.1)) == []
     assert fleet.steps(m.RowToken("try-1", 1, 22, None)) == [Emit("r", Output(0, (22,)))]
     assert fleet.steps(m.RowToken("try-1", 2, 23, None)) == [Emit("r", Output(0, (23,)))]
-    evict, last = fleet.steps(m.RowToken("try-1", 3, 24, FinishReason.LENGTH))
-    assert evict == Send("d0", m.Evict("try-1"))
+    drop, last = fleet.steps(m.RowToken("try-1", 3, 24, FinishReason.LENGTH))
+    assert drop == Send("d0", m.Drop("try-1"))
     assert last == Emit("r", Output(0, (24,), Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", "d0"))))
     assert fleet.releases(ReleaseReason.EVICTED) == []
     assert fleet.forgot_everything()
@@ -69,8 +70,8 @@ def test_a_single_token_needs_no_reservation_and_no_decode_worker() -> None:
 def test_end_of_sequence_as_first_token_revokes_instead_of_admitting() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.PREFILLING)
-    revoke, last = fleet.reads(0, FinishReason.STOP)
-    assert revoke == Send("d0", m.Revoke("try-1"))
+    drop, last = fleet.reads(0, FinishReason.STOP)
+    assert drop == Send("d0", m.Drop("try-1"))
     assert last == Emit("r", Output(0, (0,), Ending(FinishReason.STOP, Timing(), ServedBy("p0", None))))
     assert fleet.forgot_everything()
 
@@ -118,7 +119,7 @@ def test_an_attempt_made_again_adds_to_the_same_phases() -> None:
 
 
 def test_a_request_skips_no_phase() -> None:
-    state = RequestState(request(), 1, 0.0)
+    state = RequestState(request(), Place(1), 0.0)
     with pytest.raises(IllegalPhase, match="queued to decoding"):
         state.enter(Phase.DECODING, 1.0)
 
@@ -200,10 +201,10 @@ def test_the_good_end_of_a_prefill_changes_nothing(phase: Phase) -> None:
 
 TOLD = {
     Phase.QUEUED: [],
-    Phase.RESERVING: [Send("d0", m.Revoke("try-1"))],
-    Phase.PREFILLING: [Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Revoke("try-1"))],
-    Phase.HANDING_OFF: [Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Evict("try-1"))],
-    Phase.DECODING: [Send("d0", m.Evict("try-1"))],
+    Phase.RESERVING: [Send("d0", m.Drop("try-1"))],
+    Phase.PREFILLING: [Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Drop("try-1"))],
+    Phase.HANDING_OFF: [Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Drop("try-1"))],
+    Phase.DECODING: [Send("d0", m.Drop("try-1"))],
 }
 WORKED_FOR_IT = {
     Phase.HANDING_OFF: ServedBy("p0", "d0"),

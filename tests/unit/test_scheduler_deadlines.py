@@ -15,10 +15,10 @@ from twinpool.types import FinishReason
 
 TOLD: dict[Phase, list[m.Command]] = {
     Phase.QUEUED: [],
-    Phase.RESERVING: [m.Revoke("try-1")],
-    Phase.PREFILLING: [m.CancelPrefill("try-1"), m.Revoke("try-1")],
-    Phase.HANDING_OFF: [m.CancelPrefill("try-1"), m.Evict("try-1")],
-    Phase.DECODING: [m.Evict("try-1")],
+    Phase.RESERVING: [m.Drop("try-1")],
+    Phase.PREFILLING: [m.CancelPrefill("try-1"), m.Drop("try-1")],
+    Phase.HANDING_OFF: [m.CancelPrefill("try-1"), m.Drop("try-1")],
+    Phase.DECODING: [m.Drop("try-1")],
 }
 LONGEST_3_S = replace(LIMITS, longest_request_s=3.0)
 

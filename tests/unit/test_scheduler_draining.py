@@ -32,7 +32,7 @@ def test_a_request_that_waits_for_room_there_is_placed_elsewhere(worker_id: str)
     fleet.brings(Phase.RESERVING)
     commands = drains(fleet, worker_id)
     assert setbacks(commands) == [("r", Setback.DRAINED, False)]
-    assert m.Revoke("try-1") in sent(commands, "d0")
+    assert m.Drop("try-1") in sent(commands, "d0")
     assert [attempt for _, attempt in reserved(commands)] == ["try-2"]
     late = fleet.grants("try-1")
     assert not sent(late, "p0")
@@ -95,8 +95,8 @@ def test_what_is_left_when_the_grace_is_over_is_resumed_elsewhere() -> None:
     fleet = copying()
     commands = fleet.passes(GRACE_S)
     assert setbacks(commands) == [("r", Setback.DRAINED, True)]
-    assert sent(commands, "d0") == [m.Evict("try-1")]
-    assert sent(commands, "d1")[0] == m.Revoke("try-2")
+    assert sent(commands, "d0") == [m.Drop("try-1")]
+    assert sent(commands, "d1")[0] == m.Drop("try-2")
     assert reserved(commands) == [("d1", "try-3")]
     assert not drained(ticks(fleet))
     fleet.releases(m.ReleaseReason.EVICTED)

@@ -42,7 +42,7 @@ def test_a_request_that_was_only_reserving_is_queued_again(lost: str) -> None:
     other = "d1" if lost == "d0" else "d0"
     assert reserved(commands)[0][1] == "try-2"
     if lost == "p0":
-        assert sent(commands, "d0")[:2] == [m.WriterGone("p0-1"), m.Revoke("try-1")]
+        assert sent(commands, "d0")[:2] == [m.WriterGone("p0-1"), m.Drop("try-1")]
         assert fleet.scheduler.requests["r"].prefill_id == "p1"
     else:
         assert reserved(commands) == [(other, "try-2")]
@@ -51,7 +51,7 @@ def test_a_request_that_was_only_reserving_is_queued_again(lost: str) -> None:
 @pytest.mark.parametrize(
     ("lost", "phase", "told"),
     [
-        ("p0", Phase.PREFILLING, [m.WriterGone("p0-1"), m.Revoke("try-1")]),
+        ("p0", Phase.PREFILLING, [m.WriterGone("p0-1"), m.Drop("try-1")]),
         ("d0", Phase.PREFILLING, [m.LeavePair("d0-1"), m.CancelPrefill("try-1")]),
         ("d0", Phase.HANDING_OFF, [m.LeavePair("d0-1"), m.CancelPrefill("try-1")]),
         ("d0", Phase.DECODING, [m.LeavePair("d0-1")]),
@@ -91,7 +91,7 @@ def test_the_loss_of_a_prefill_worker_after_its_first_token_leaves_it_to_the_dec
     assert fleet.goes_down("p0") == [Send("d0", m.WriterGone("p0-1"))]
     position = 1 if phase is Phase.HANDING_OFF else 2
     commands = fleet.steps(m.RowToken("try-1", position, 23, FinishReason.STOP))
-    assert sent(commands) == [m.Evict("try-1")]
+    assert sent(commands) == [m.Drop("try-1")]
     assert emitted(commands)[0].token_ids == (23,)
 
 
@@ -162,8 +162,7 @@ def test_a_prefill_that_fails_sets_its_request_back_and_frees_the_decode_worker(
     assert failures(commands) == {}
     setback = Setback.ENGINE_FAILED if outcome is PrefillOutcome.FAILED else Setback.HANDOFF_FAILED
     assert setbacks(commands) == [("r", setback, phase is Phase.HANDING_OFF)]
-    freed = m.Revoke("try-1") if phase is Phase.PREFILLING else m.Evict("try-1")
-    assert sent(commands, "d0")[0] == freed
+    assert sent(commands, "d0")[0] == m.Drop("try-1")
     if outcome is PrefillOutcome.PAIR_LOST:
         assert not reserved(commands)  # the decode worker may be dead
         commands = fleet.says("d0", fleet.loads["d0"])
@@ -176,7 +175,7 @@ def test_the_last_prefill_that_may_fail_says_why(outcome: PrefillOutcome) -> Non
     fleet.brings(Phase.PREFILLING)
     commands = fleet.prefill_ends(outcome, detail="the reason")
     assert str(failures(commands)["r"]) == f"prefill worker p0: {outcome}: the reason"
-    assert sent(commands) == [m.CancelPrefill("try-1"), m.Revoke("try-1")]
+    assert sent(commands) == [m.CancelPrefill("try-1"), m.Drop("try-1")]
     assert fleet.forgot_everything()
     assert fleet.num_charged == 0
 
@@ -328,7 +327,7 @@ def test_a_request_whose_pair_breaks_while_it_reserves_goes_through_another() ->
     fleet = SmallFleet(decode=2)
     fleet.brings(Phase.RESERVING)
     commands = fleet.says("p0", m.PairBroken("d0-1", "reset"))
-    assert sent(commands, "d0") == [m.Revoke("try-1")]
+    assert sent(commands, "d0") == [m.Drop("try-1")]
     assert reserved(commands) == [("d1", "try-2")]
     assert fleet.grants("try-1", "d0") == []
 
@@ -339,7 +338,7 @@ def test_a_request_whose_pair_breaks_while_it_is_read_goes_on_through_another() 
     assert fleet.says("p0", m.PairBroken("d0-1", "reset")) == []
     commands = fleet.prefill_ends(PrefillOutcome.PAIR_LOST)
     assert setbacks(commands) == [("r", Setback.HANDOFF_FAILED, False)]
-    assert sent(commands, "d0") == [m.Revoke("try-1")]
+    assert sent(commands, "d0") == [m.Drop("try-1")]
     assert reserved(commands) == [("d1", "try-2")]
 
 

@@ -61,7 +61,7 @@ def test_a_row_goes_on_at_its_new_place_where_its_copy_is_whole() -> None:
     (admit,) = sent(commands, "d1")
     assert isinstance(admit, m.Admit)
     assert (admit.attempt, admit.num_prompt_tokens, admit.output_ids) == ("try-2", 5, (21, 22, 23))
-    assert sent(commands, "d0") == [m.Evict("try-1")]
+    assert sent(commands, "d0") == [m.Drop("try-1")]
     assert moves_ended(commands) == ["moved"]
     last = m.RowToken("try-2", 3, 24, FinishReason.STOP)
     (output,) = emitted(fleet.steps(last, worker_id="d1"))
@@ -116,7 +116,7 @@ def test_a_refused_row_is_offered_again_after_a_while() -> None:
 def test_a_row_whose_copy_failed_stays_and_is_tried_again() -> None:
     fleet = copying()
     commands = fleet.says("d0", m.MoveFailed("try-1", "try-2", "stopped"))
-    assert sent(commands) == [m.Revoke("try-2")]
+    assert sent(commands) == [m.Drop("try-2")]
     assert moves_ended(commands) == ["failed"]
     assert fleet.phase() is Phase.DECODING
     assert not reserved(ticks(fleet))
@@ -136,7 +136,7 @@ def test_a_row_that_moved_into_an_expired_reservation_is_resumed() -> None:
     fleet.releases(m.ReleaseReason.EXPIRED, "try-2", "d1")
     commands = moves(fleet)
     assert setbacks(commands) == [("r", Setback.DRAINED, True)]
-    assert m.Evict("try-1") in sent(commands, "d0")
+    assert m.Drop("try-1") in sent(commands, "d0")
 
 
 def test_a_row_whose_admit_comes_too_late_is_resumed_and_no_attempt_is_lost() -> None:
@@ -159,22 +159,22 @@ def test_a_row_whose_worker_is_lost_is_resumed_and_its_reservation_revoked() -> 
     fleet = copying()
     commands = fleet.goes_down("d0")
     assert setbacks(commands) == [("r", Setback.WORKER_LOST, True)]
-    assert sent(commands, "d1")[:2] == [m.WriterGone("d0-1"), m.Revoke("try-2")]
+    assert sent(commands, "d1")[:2] == [m.WriterGone("d0-1"), m.Drop("try-2")]
 
 
 def test_a_row_that_ends_meanwhile_leaves_nothing_at_either_side() -> None:
     fleet = copying()
     commands = fleet.steps(m.RowToken("try-1", 2, 23, FinishReason.STOP))
-    assert sent(commands, "d1") == [m.Revoke("try-2")]
-    assert sent(commands, "d0") == [m.Evict("try-1")]
+    assert sent(commands, "d1") == [m.Drop("try-2")]
+    assert sent(commands, "d0") == [m.Drop("try-1")]
     assert fleet.forgot_everything()
 
 
 def test_a_row_whose_client_leaves_meanwhile_leaves_nothing_at_either_side() -> None:
     fleet = copying()
     commands = fleet.feed(Cancelled("r"))
-    assert sent(commands, "d1") == [m.Revoke("try-2")]
-    assert sent(commands, "d0") == [m.Evict("try-1")]
+    assert sent(commands, "d1") == [m.Drop("try-2")]
+    assert sent(commands, "d0") == [m.Drop("try-1")]
     assert fleet.forgot_everything()
 
 
@@ -190,14 +190,14 @@ def test_a_row_that_must_make_room_meanwhile_is_resumed() -> None:
     assert reserved(ticks(fleet)) == [("d1", "try-3"), ("d1", "try-4")]
     commands = fleet.pauses("try-1")
     assert setbacks(commands) == [("young", Setback.PREEMPTED, True)]
-    assert sent(commands, "d1") == [m.Revoke("try-4")]
+    assert sent(commands, "d1") == [m.Drop("try-4")]
 
 
 def test_a_row_that_moves_in_stays_where_it_is_if_its_target_must_make_room() -> None:
     fleet = copying()
     fleet.decodes("there", 3, worker_id="d1")
     commands = fleet.pauses("try-3", worker_id="d1")
-    assert sent(commands) == [m.Revoke("try-2")]
+    assert sent(commands) == [m.Drop("try-2")]
     assert moves_ended(commands) == ["failed"]
     assert not setbacks(commands)
     assert fleet.phase() is Phase.DECODING
@@ -222,7 +222,7 @@ def test_a_broken_pair_is_joined_again_after_a_while() -> None:
 def test_nothing_moves_to_a_worker_that_is_to_leave_too() -> None:
     fleet = copying()
     commands = drains(fleet, "d1")
-    assert sent(commands, "d1") == [m.Revoke("try-2")]
+    assert sent(commands, "d1") == [m.Drop("try-2")]
     assert moves_ended(commands) == ["failed"]
     fleet.says("d0", m.MoveFailed("try-1", "try-2", "stopped"))
     assert not reserved(ticks(fleet))

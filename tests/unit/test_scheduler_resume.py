@@ -34,7 +34,7 @@ Loss = Callable[[SmallFleet], Sequence[SchedulerCommand]]
 
 def dropped(commands: Sequence[SchedulerCommand]) -> list[m.Command]:
     """What decode workers are told to let go."""
-    return [each for each in sent(commands) if isinstance(each, m.Revoke | m.Evict)]
+    return [each for each in sent(commands) if isinstance(each, m.Drop)]
 
 
 # Rows pause: the router makes room.
@@ -46,7 +46,7 @@ def test_the_youngest_by_arrival_makes_room_and_is_queued_again() -> None:
         fleet.decodes(name, number)
     fleet.loads["d0"] = m.LoadReport(running=3)
     assert fleet.pauses("try-1") == [
-        Send("d0", m.Evict("try-3")),
+        Send("d0", m.Drop("try-3")),
         SetBack("c", Setback.PREEMPTED, resumed=True),
     ]
     assert fleet.phase("c") is Phase.QUEUED
@@ -61,7 +61,7 @@ def test_arrival_survives_resume_so_the_youngest_is_not_who_entered_last() -> No
     fleet.grants("try-3")
     fleet.reads(23, attempt="try-3", position=2)
     assert fleet.phase("a") is Phase.HANDING_OFF
-    assert dropped(fleet.pauses("try-2", "try-3")) == [m.Evict("try-2")]
+    assert dropped(fleet.pauses("try-2", "try-3")) == [m.Drop("try-2")]
 
 
 @pytest.mark.parametrize("phase", PLACED)
@@ -75,9 +75,9 @@ def test_the_oldest_never_makes_room(phase: Phase) -> None:
 @pytest.mark.parametrize(
     ("phase", "told"),
     [
-        (Phase.RESERVING, [m.Revoke("try-2")]),
-        (Phase.PREFILLING, [m.CancelPrefill("try-2"), m.Revoke("try-2")]),
-        (Phase.HANDING_OFF, [m.CancelPrefill("try-2"), m.Evict("try-2")]),
+        (Phase.RESERVING, [m.Drop("try-2")]),
+        (Phase.PREFILLING, [m.CancelPrefill("try-2"), m.Drop("try-2")]),
+        (Phase.HANDING_OFF, [m.CancelPrefill("try-2"), m.Drop("try-2")]),
     ],
 )
 def test_what_is_only_on_its_way_makes_room_too(phase: Phase, told: list[m.Command]) -> None:
@@ -97,11 +97,11 @@ def test_only_one_makes_room_at_a_time() -> None:
     for number, name in enumerate(("a", "b", "c"), 1):
         fleet.decodes(name, number)
     fleet.loads["d0"] = m.LoadReport(running=3)
-    assert dropped(fleet.pauses("try-1")) == [m.Evict("try-3")]
+    assert dropped(fleet.pauses("try-1")) == [m.Drop("try-3")]
     assert fleet.pauses("try-1") == []
     fleet.loads["d0"] = m.LoadReport(running=2)
     fleet.releases(ReleaseReason.EVICTED, "try-3")
-    assert dropped(fleet.pauses("try-1")) == [m.Evict("try-2")]
+    assert dropped(fleet.pauses("try-1")) == [m.Drop("try-2")]
     fleet.releases(ReleaseReason.EVICTED, "try-2")
     assert fleet.pauses("try-1") == []
 
@@ -119,7 +119,7 @@ def test_nobody_makes_room_while_a_cancelled_request_leaves(way: str) -> None:
     fleet.loads["d0"] = m.LoadReport(running=2)
     assert fleet.pauses("try-1") == []
     fleet.releases(ReleaseReason.EVICTED if way == "evicted" else ReleaseReason.REVOKED, "try-3")
-    assert dropped(fleet.pauses("try-1")) == [m.Evict("try-2")]
+    assert dropped(fleet.pauses("try-1")) == [m.Drop("try-2")]
 
 
 def test_nobody_else_makes_room_while_enough_blocks_are_in_quarantine() -> None:
@@ -127,13 +127,13 @@ def test_nobody_else_makes_room_while_enough_blocks_are_in_quarantine() -> None:
     for number, name in enumerate(("a", "b", "c"), 1):
         fleet.decodes(name, number)
     fleet.loads["d0"] = m.LoadReport(running=3)
-    assert dropped(fleet.pauses("try-1", "try-2")) == [m.Evict("try-3")]
+    assert dropped(fleet.pauses("try-1", "try-2")) == [m.Drop("try-3")]
     fleet.loads["d0"] = m.LoadReport(running=2, blocks_quarantined=2)
     fleet.releases(ReleaseReason.EVICTED, "try-3")
     assert fleet.pauses("try-1", "try-2") == []
     assert fleet.passes(0.5) == []
     fleet.loads["d0"] = m.LoadReport(running=2)
-    assert dropped(fleet.pauses("try-1", "try-2")) == [m.Evict("try-2")]
+    assert dropped(fleet.pauses("try-1", "try-2")) == [m.Drop("try-2")]
 
 
 def test_a_quarantine_too_small_for_all_paused_rows_keeps_nobody_from_making_room() -> None:
@@ -142,7 +142,7 @@ def test_a_quarantine_too_small_for_all_paused_rows_keeps_nobody_from_making_roo
         fleet.decodes(name, number)
     fleet.loads["d0"] = m.LoadReport(running=3, blocks_quarantined=1)
     assert fleet.pauses("try-1") == []
-    assert dropped(fleet.pauses("try-1", "try-2")) == [m.Evict("try-3")]
+    assert dropped(fleet.pauses("try-1", "try-2")) == [m.Drop("try-3")]
 
 
 def test_requests_of_another_decode_worker_are_left_alone() -> None:

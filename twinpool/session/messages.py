@@ -91,13 +91,6 @@ class Reserve:
 
 
 @dataclass(frozen=True, slots=True)
-class Revoke:
-    """Give a reservation up before it became a row."""
-
-    attempt: str
-
-
-@dataclass(frozen=True, slots=True)
 class Admit:
     """Let the row into the batch once its cache is written. output_ids: the token log, newest last."""
 
@@ -109,8 +102,8 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
-class Evict:
-    """Free a row's blocks."""
+class Drop:
+    """Let an attempt go, whatever is held of it: a reservation, or a row."""
 
     attempt: str
 
@@ -145,17 +138,7 @@ class Audit:
 
 
 Command = (
-    MoveRow
-    | JoinPair
-    | LeavePair
-    | Prefill
-    | CancelPrefill
-    | Reserve
-    | Revoke
-    | Admit
-    | Evict
-    | WriterGone
-    | Audit
+    MoveRow | JoinPair | LeavePair | Prefill | CancelPrefill | Reserve | Admit | Drop | WriterGone | Audit
 )
 
 

@@ -153,9 +153,8 @@ class SessionRequest(message.Message):
     PREFILL_FIELD_NUMBER: builtins.int
     CANCEL_PREFILL_FIELD_NUMBER: builtins.int
     RESERVE_FIELD_NUMBER: builtins.int
-    REVOKE_FIELD_NUMBER: builtins.int
+    DROP_FIELD_NUMBER: builtins.int
     ADMIT_FIELD_NUMBER: builtins.int
-    EVICT_FIELD_NUMBER: builtins.int
     WRITER_GONE_FIELD_NUMBER: builtins.int
     AUDIT_FIELD_NUMBER: builtins.int
     MOVE_ROW_FIELD_NUMBER: builtins.int
@@ -180,16 +179,12 @@ class SessionRequest(message.Message):
         """To a decode worker: set blocks aside."""
 
     @builtins.property
-    def revoke(self) -> Revoke:
-        """To a decode worker: give a reservation up before it became a row."""
+    def drop(self) -> Drop:
+        """To a decode worker: let an attempt go, be it a reservation or a row."""
 
     @builtins.property
     def admit(self) -> Admit:
         """To a decode worker: let the row into the batch as soon as its cache is written."""
-
-    @builtins.property
-    def evict(self) -> Evict:
-        """To a decode worker: free a row's blocks."""
 
     @builtins.property
     def writer_gone(self) -> WriterGone:
@@ -211,18 +206,17 @@ class SessionRequest(message.Message):
         prefill: Prefill | None = ...,
         cancel_prefill: CancelPrefill | None = ...,
         reserve: Reserve | None = ...,
-        revoke: Revoke | None = ...,
+        drop: Drop | None = ...,
         admit: Admit | None = ...,
-        evict: Evict | None = ...,
         writer_gone: WriterGone | None = ...,
         audit: Audit | None = ...,
         move_row: MoveRow | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "move_row", b"move_row", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "drop", b"drop", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "move_row", b"move_row", "prefill", b"prefill", "reserve", b"reserve", "writer_gone", b"writer_gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "evict", b"evict", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "move_row", b"move_row", "prefill", b"prefill", "reserve", b"reserve", "revoke", b"revoke", "writer_gone", b"writer_gone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "drop", b"drop", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "move_row", b"move_row", "prefill", b"prefill", "reserve", b"reserve", "writer_gone", b"writer_gone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["join_pair", "leave_pair", "prefill", "cancel_prefill", "reserve", "revoke", "admit", "evict", "writer_gone", "audit", "move_row"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["join_pair", "leave_pair", "prefill", "cancel_prefill", "reserve", "drop", "admit", "writer_gone", "audit", "move_row"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -521,8 +515,8 @@ class Reserve(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
-class Revoke(message.Message):
-    """Gives a reservation up."""
+class Drop(message.Message):
+    """Lets an attempt go, whatever is held of it."""
 
     DESCRIPTOR: descriptor.Descriptor
 
@@ -577,26 +571,6 @@ class Admit(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "choice_index", b"choice_index", "num_prompt_tokens", b"num_prompt_tokens", "output_ids", b"output_ids", "params", b"params"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-@typing.final
-class Evict(message.Message):
-    """Frees a row."""
-
-    DESCRIPTOR: descriptor.Descriptor
-
-    ATTEMPT_FIELD_NUMBER: builtins.int
-    attempt: builtins.str
-    """The attempt."""
-    def __init__(
-        self,
-        *,
-        attempt: builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
