@@ -189,7 +189,8 @@ class Custody:
         damaged = self._first_damaged(writer, attempt, checksums)
         with self.lock:
             if damaged is not None:
-                effects = self._held.stopped(attempt, writer, f"checksum of block {damaged} differs")
+                detail = f"checksum of block {damaged} differs"
+                effects = self._held.stopped(attempt, writer, ReleaseReason.DAMAGED, detail)
             else:
                 effects = self._held.written(attempt, writer, num_blocks, self._clock())
             self._carry_out(effects)

@@ -25,6 +25,7 @@ from router.scheduling.commands import (
     Drained,
     Emit,
     Fail,
+    HandoffEnded,
     MoveEnded,
     ProbePair,
     ReplaceWorker,
@@ -284,6 +285,8 @@ class RunningDispatcher:
             case Drained():
                 if self.drained is not None:
                     self.drained(command)
+            case HandoffEnded():
+                self._observations.handoff_ended(command)
             case MoveEnded(outcome):
                 self._observations.move_ended(outcome)
 

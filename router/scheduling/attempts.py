@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from router.scheduling.commands import Emit, Fail, MoveEnded, MoveOutcome, SetBack
+from router.scheduling.commands import (
+    Emit,
+    Fail,
+    HandoffEnded,
+    HandoffOutcome,
+    MoveEnded,
+    MoveOutcome,
+    SetBack,
+)
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 from router.scheduling.place import Places
 from router.scheduling.placement import reserved_tokens
-from router.scheduling.requests import COUNTED, Move, Phase, RequestState, Setback
+from router.scheduling.requests import COUNTED, Handoff, Move, Phase, RequestState, Setback
 from router.scheduling.values import Ending, Output, Request
 from router.scheduling.waiting import WaitingQueue
 from twinpool.errors import TwinpoolError, WorkerLost
@@ -96,6 +104,9 @@ class Attempts:
         """Have the prompt and the token log read."""
         request = state.request
         decode = self._fleet.worker(state.decode_id)
+        if decode is not None:
+            pair = self._fleet.pair(state.prefill_id, decode.worker_id)
+            state.handoff = Handoff(pair.transport if pair else "")
         state.blocked_since = None
         command = m.Prefill(
             attempt=state.attempt,
@@ -133,6 +144,14 @@ class Attempts:
             self._emit(state, (row.token,))
         else:
             self.finish(state, (row.token,), row.finish_reason, now)
+
+    def end_handoff(
+        self, state: RequestState, outcome: HandoffOutcome, *, num_bytes: int = 0, seconds: float = 0.0
+    ) -> None:
+        """The cache has come whole, or will not come; nothing if no hand-off is under way any more."""
+        if state.handoff is not None:
+            transport, state.handoff = state.handoff.transport, None
+            self._outbox.put(HandoffEnded(state.request_id, outcome, transport, num_bytes, seconds))
 
     # A row's way from one decode worker to another.
 
@@ -191,12 +210,21 @@ class Attempts:
         self._outbox.put(MoveEnded(outcome))
 
     def set_back(
-        self, state: RequestState, setback: Setback, detail: str, now: float, *, held_by: Holders = BOTH
+        self,
+        state: RequestState,
+        setback: Setback,
+        detail: str,
+        now: float,
+        *,
+        held_by: Holders = BOTH,
+        handoff: HandoffOutcome = HandoffOutcome.ENDED,
     ) -> None:
         """The attempt is over and its choice is not: queue it again, or fail it after too many.
 
-        A canary fails at its first failed attempt: it is there to find that.
+        A canary fails at its first failed attempt: it is there to find that. handoff: what this makes of the
+        hand-off that is under way, if one is.
         """
+        self.end_handoff(state, handoff)
         state.num_failed_attempts += setback in COUNTED
         canary_failed = state.request.pair is not None and setback in COUNTED
         if canary_failed or state.num_failed_attempts >= self._most_attempts:
@@ -240,6 +268,7 @@ class Attempts:
         if state.phase is Phase.QUEUED:
             self.queue.remove(state)
         else:
+            self.end_handoff(state, HandoffOutcome.ENDED)
             self.drop_move(state, outcome=MoveOutcome.ENDED)
             self._withdraw(state, held_by)
             del self._current[state.attempt]

@@ -97,4 +97,35 @@ class MoveEnded:
     outcome: MoveOutcome
 
 
-SchedulerCommand = Drained | MoveEnded | Send | Emit | Fail | ProbePair | ReplaceWorker | SetBack
+class HandoffOutcome(StrEnum):
+    """What became of a hand-off.
+
+    REFUSED: its reservation had run out of time. CHECKSUM: a block did not arrive as it was sent. ENDED: it
+    was over, or its attempt was, for a reason of its own.
+    """
+
+    WRITTEN = "written"
+    PAIR_LOST = "pair_lost"
+    REFUSED = "refused"
+    CHECKSUM = "checksum"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffEnded:
+    """A cache came whole to a decode worker, or did not; for metrics. Once for each Prefill that names one.
+
+    transport: of its pair. num_bytes and seconds: of a cache that came.
+    """
+
+    request_id: str
+    outcome: HandoffOutcome
+    transport: str
+    num_bytes: int = 0
+    seconds: float = 0.0
+
+
+SchedulerCommand = (
+    Drained | HandoffEnded | MoveEnded | Send | Emit | Fail | ProbePair | ReplaceWorker | SetBack
+)

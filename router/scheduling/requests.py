@@ -77,6 +77,13 @@ class IllegalPhase(RuntimeError):
     """A request was about to skip a phase of its life: a bug."""
 
 
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """A cache on its way from a prefill worker. transport: of the pair, which may be gone when it comes."""
+
+    transport: str
+
+
 @dataclass(slots=True)
 class Move:
     """A row on its way to another decode worker: the attempt and the worker that it will go on with.
@@ -96,6 +103,7 @@ class RequestState:
     log: every token accepted. blocked_since: when no worker had room for it first, while queued.
     expires_at: its deadline. num_resumes: attempts that went on with tokens of earlier ones.
     attempt: the current try, empty while queued. prefill_id and decode_id: worker ids of the current try.
+    handoff: set from the command to prefill until its cache has come, or will not come.
     move: set while its row is being moved off a decode worker that drains. move_again_at: not before.
     """
 
@@ -107,6 +115,7 @@ class RequestState:
     attempt: str = ""
     prefill_id: str = ""
     decode_id: str | None = None
+    handoff: Handoff | None = None
     move: Move | None = None
     move_again_at: float = -math.inf
     blocked_since: float | None = None

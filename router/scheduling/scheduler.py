@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.scheduling.attempts import Attempts
-from router.scheduling.commands import SchedulerCommand
+from router.scheduling.commands import HandoffOutcome, SchedulerCommand
 from router.scheduling.draining import Draining
 from router.scheduling.events import (
     Aborted,
@@ -39,6 +39,7 @@ from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 from router.scheduling.pairing import Pairing
 from router.scheduling.placement import choose_pair, choose_prefill, has_slot
+from router.scheduling.reasons import PREFILL_ENDED, RELEASED
 from router.scheduling.requests import Phase, RequestState, Setback
 from router.scheduling.watch import StuckWatch
 from twinpool.errors import PoolUnavailable
@@ -184,6 +185,10 @@ class Scheduler:
                 state = self._attempts.current(attempt, Phase.PREFILLING)
                 if state is not None and position == len(state.log):
                     self._attempts.take_first_token(state, message, now)
+            case m.Written(attempt, num_bytes, handoff_s):
+                if state := self._attempts.current(attempt):
+                    written = HandoffOutcome.WRITTEN
+                    self._attempts.end_handoff(state, written, num_bytes=num_bytes, seconds=handoff_s)
             case m.PrefillEnded(attempt, outcome, detail):
                 worker.charged.pop(attempt, None)
                 self._prefill_ended(attempt, outcome, detail, now)
@@ -206,33 +211,26 @@ class Scheduler:
 
     def _prefill_ended(self, attempt: str, outcome: m.PrefillOutcome, detail: str, now: float) -> None:
         state = self._attempts.current(attempt, Phase.PREFILLING, Phase.HANDING_OFF)
-        if state is None or outcome in (m.PrefillOutcome.DONE, m.PrefillOutcome.STOPPED):
-            return  # who had it stopped says why: the decode worker released it, or a session is lost
-        setback = {
-            m.PrefillOutcome.REFUSED: Setback.EXPIRED,
-            m.PrefillOutcome.PAIR_LOST: Setback.HANDOFF_FAILED,
-        }.get(outcome, Setback.ENGINE_FAILED)
+        if state is None or outcome not in PREFILL_ENDED:
+            return
+        setback, handoff = PREFILL_ENDED[outcome]
         if outcome is m.PrefillOutcome.PAIR_LOST:
             self._suspect(state.decode_id)
         words = f"prefill worker {state.prefill_id}: {outcome}{': ' + detail if detail else ''}"
-        self._attempts.set_back(state, setback, words, now)
+        self._attempts.set_back(state, setback, words, now, handoff=handoff)
 
     def _released(self, attempt: str, reason: m.ReleaseReason, detail: str, now: float) -> None:
         self._draining.move_failed(attempt, now, target_holds=False)
         state = self._attempts.current(attempt)
         if state is None:
             return
-        setback = {
-            m.ReleaseReason.HANDOFF_FAILED: Setback.HANDOFF_FAILED,
-            m.ReleaseReason.EXPIRED: Setback.HANDOFF_FAILED,
-            m.ReleaseReason.FAILED: Setback.ENGINE_FAILED,
-        }.get(reason, Setback.EXPIRED)
-        if detail == m.NEVER_BEGUN and state.phase is Phase.PREFILLING:
+        setback, handoff = RELEASED[reason]
+        if reason is m.ReleaseReason.NEVER_BEGUN and state.phase is Phase.PREFILLING:
             setback = Setback.EXPIRED  # in the prefill worker's queue, where nothing was wrong with it
-        if reason is m.ReleaseReason.HANDOFF_FAILED and detail == m.CONNECTION_ENDED:
+        if reason is m.ReleaseReason.CONNECTION_ENDED:
             self._suspect(state.prefill_id)
         words = f"decode worker {state.decode_id}: {reason}{': ' + detail if detail else ''}"
-        self._attempts.set_back(state, setback, words, now, held_by=(Pool.PREFILL,))
+        self._attempts.set_back(state, setback, words, now, held_by=(Pool.PREFILL,), handoff=handoff)
 
     def _suspect(self, worker_id: str | None) -> None:
         if worker := self.fleet.worker(worker_id):
@@ -274,7 +272,7 @@ class Scheduler:
                 continue  # the decode worker knows whether the cache came, and says so
             setback = Setback.EXPIRED if state.phase is Phase.RESERVING else Setback.WORKER_LOST
             words = f"{worker.pool} worker {worker.worker_id}: {down.reason}"
-            self._attempts.set_back(state, setback, words, now)
+            self._attempts.set_back(state, setback, words, now, handoff=HandoffOutcome.PAIR_LOST)
 
     # Placing.
 

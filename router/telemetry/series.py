@@ -8,7 +8,7 @@ from typing import Final
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from router.scheduling.commands import MoveOutcome, ReplaceCause
+from router.scheduling.commands import HandoffOutcome, MoveOutcome, ReplaceCause
 from router.telemetry import buckets
 from twinpool.types import FinishReason, Pool
 
@@ -22,7 +22,13 @@ REJECTIONS = (
     *("invalid_request", "model_not_found", "duplicate_request_id"),
     *("queue_full", "pool_unavailable", "server_draining", OTHER),
 )
-HANDOFF_FAILURES = ("pair_lost", "refused", "checksum", "failed", OTHER)
+HANDOFF_FAILURES = (
+    HandoffOutcome.PAIR_LOST,
+    HandoffOutcome.REFUSED,
+    HandoffOutcome.CHECKSUM,
+    HandoffOutcome.FAILED,
+    OTHER,
+)
 MOVES = tuple(MoveOutcome)
 RESTARTS = ("exited", "renewed", "start_failed", *ReplaceCause, OTHER)
 RESUMES = ("expired", "preempted", "worker_lost", "handoff_failed", "engine_failed", "drained", OTHER)

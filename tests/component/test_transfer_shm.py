@@ -163,7 +163,7 @@ def test_damaged_block_fails_the_hand_off_and_is_named(bench: ShmBench) -> None:
     assert sender.written("a")
     released = blocks.heard.wait_for(Released)
     assert (released.reason, released.detail) == (
-        ReleaseReason.HANDOFF_FAILED,
+        ReleaseReason.DAMAGED,
         "checksum of block 1 differs",
     )
     assert blocks.num_free() == 8

@@ -92,7 +92,7 @@ def test_killed_writer_ends_the_connection_and_frees_its_quarantine(bench: ShmBe
         blocks.heard.wait_for(lambda event: isinstance(event, LoadReport) and not event.blocks_quarantined)
         released = blocks.heard.wait_for(lambda event: isinstance(event, Released) and event.attempt == "b")
     assert (released.reason, released.detail) == (
-        ReleaseReason.HANDOFF_FAILED,
+        ReleaseReason.CONNECTION_ENDED,
         "the hand-off connection ended",
     )
     assert blocks.num_free() == 8

@@ -232,7 +232,7 @@ async def test_prompt_without_a_reservation_is_dropped(router: RouterDouble) -> 
 async def test_prompt_whose_reservation_expired_in_the_queue_is_dropped(router: RouterDouble) -> None:
     attempt = router.new_attempt()
     await router.reserve(attempt, 40, ttl_s=0.01)
-    assert (await router.decode.event(Released, attempt)).reason is ReleaseReason.EXPIRED
+    assert (await router.decode.event(Released, attempt)).reason is ReleaseReason.NEVER_BEGUN
     router.read(attempt, SHORT.prompt_ids, greedy(4))
     assert (await router.prefill.event(PrefillEnded, attempt)).outcome is PrefillOutcome.REFUSED
 

@@ -77,7 +77,7 @@ async def test_pair_that_breaks_frees_both_sides_and_is_joined_again(
     else:
         released = await router.decode.event(Released, attempt)
         assert (released.reason, released.detail) == (
-            ReleaseReason.HANDOFF_FAILED,
+            ReleaseReason.CONNECTION_ENDED,
             "the hand-off connection ended",
         )
     await router.join_again()
@@ -143,7 +143,7 @@ async def test_damaged_block_is_found_by_its_checksum(start_workers: StartWorker
         workers.script.plan("push", Fault.CORRUPT, skip=1)
         attempt, _ = await router.start(LONG.prompt_ids, 3)
         released = await router.decode.event(Released, attempt)
-        assert released.reason is ReleaseReason.HANDOFF_FAILED
+        assert released.reason is ReleaseReason.DAMAGED
         # The second push begins after the blocks that the first step of 256 tokens filled.
         assert released.detail == "checksum of block 16 differs"
         assert not router.decode.row_tokens(attempt)

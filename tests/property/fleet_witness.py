@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from router.scheduling.commands import ReplaceCause, ReplaceWorker
+from hypothesis import event as seen
+
+from router.scheduling.commands import HandoffEnded, HandoffOutcome, ReplaceCause, ReplaceWorker
 from router.scheduling.events import SchedulerEvent, WorkerSaid
 from router.scheduling.requests import Phase, RequestState
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
@@ -12,6 +14,8 @@ from tests.property.simulated_prefill import LIMITS
 from tests.property.simulated_workers import Worker
 from tests.property.witness import Watched
 from twinpool.session import messages as m
+
+STOOD_STILL = (m.ReleaseReason.EXPIRED, m.ReleaseReason.NEVER_BEGUN, m.ReleaseReason.WRITER_GONE)
 
 
 class FleetWitness:
@@ -22,6 +26,7 @@ class FleetWitness:
     leaving: by worker, what it was told to drop and has not said to be gone. moved_at: by incarnation, when
     the router last heard that it moves. draining: by incarnation, when its grace ends. moves: attempts that
     rows move to; whether their copy was asked for. num_moving: those whose end has not been said.
+    handing_off: requests with a hand-off whose end has not been said.
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class FleetWitness:
         self.draining: dict[str, float] = {}
         self.moves: dict[str, bool] = {}
         self.num_moving = 0
+        self.handing_off: set[str] = set()
         self.leaving: dict[str, set[str]] = {}
         self.moved_at: dict[str, tuple[int, float]] = {}
         self.replacing: tuple[str, float] | None = None
@@ -82,7 +88,7 @@ class FleetWitness:
         worker = self.workers.get(event.worker_id)
         if isinstance(message, m.Released) and worker and worker.incarnation == event.incarnation:
             self.leaving[event.worker_id].discard(message.attempt)
-        if isinstance(message, m.Released) and message.reason is m.ReleaseReason.EXPIRED:
+        if isinstance(message, m.Released) and message.reason in STOOD_STILL:
             self.hand_off_stood_still(message)
         if isinstance(message, m.PrefillEnded) and message.outcome is m.PrefillOutcome.PAIR_LOST:
             self.hand_off_was_not_answered(message, now)
@@ -90,7 +96,7 @@ class FleetWitness:
     def hand_off_stood_still(self, message: m.Released) -> None:
         """Time was lost, though nothing else: that may cost its request too."""
         for state in self.scheduler.requests.values():
-            queued = message.detail == m.NEVER_BEGUN and state.phase is Phase.PREFILLING
+            queued = message.reason is m.ReleaseReason.NEVER_BEGUN and state.phase is Phase.PREFILLING
             if state.attempt == message.attempt and not queued:
                 self.watched[state.request_id].may_fail = True
 
@@ -116,6 +122,12 @@ class FleetWitness:
             if state.decode_id == event.worker_id and state.phase is not Phase.QUEUED
         ]
         return [state.request_id for state in sorted(states, key=lambda state: state.place)[1:]]
+
+    def handoff_ended(self, ended: HandoffEnded) -> None:
+        """Said once for each hand-off, and before anything else becomes of its request."""
+        seen(f"a hand-off: {ended.outcome}")
+        assert (ended.num_bytes > 0) == (ended.outcome is HandoffOutcome.WRITTEN)
+        self.handing_off.remove(ended.request_id)
 
     def check_drained(self, worker: Worker, incarnation: str) -> None:
         """Only a worker that is empty, as was asked, is ended."""
@@ -169,6 +181,9 @@ class FleetWitness:
                 watched.overtaken_at = None
                 if decode is None:
                     placed.append(watched)
+                else:
+                    assert watched.request.request_id not in self.handing_off
+                    self.handing_off.add(watched.request.request_id)
             case m.MoveRow(_, to, decode):
                 assert worker.incarnation in self.draining
                 assert decode not in self.draining

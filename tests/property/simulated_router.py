@@ -12,6 +12,7 @@ from router.scheduling.commands import (
     Drained,
     Emit,
     Fail,
+    HandoffEnded,
     MoveEnded,
     ProbePair,
     ReplaceWorker,
@@ -157,11 +158,13 @@ class SimulatedRouter:
                 case Send(worker_id, worker_command):
                     self.send(self.workers[worker_id], worker_command, placed)
                 case Emit(request_id, output):
+                    assert output.ending is None or request_id not in self.witness.handing_off
                     self.watched[request_id].hear(output, now)
                     if output.ending is not None and request_id in self.canaries:
                         probe = self.canaries.pop(request_id)
                         self.proofs.append(PairProven(probe.prefill, probe.decode))
                 case Fail(request_id, error):
+                    assert request_id not in self.witness.handing_off
                     self.watched[request_id].fail(error, now, self.limits.most_attempts)
                     if request_id in self.canaries:
                         failed = self.canaries.pop(request_id)
@@ -175,6 +178,8 @@ class SimulatedRouter:
                 case ProbePair():
                     assert not {command.prefill, command.decode} & set(self.witness.draining)
                     self.probes.append(command)
+                case HandoffEnded():
+                    self.witness.handoff_ended(command)
                 case MoveEnded(outcome):
                     seen(f"a row's move: {outcome}")
                     self.witness.num_moving -= 1

@@ -147,6 +147,10 @@ class SmallFleet:
     ) -> list[SchedulerCommand]:
         return self.says(worker_id, m.Released(attempt, reason, detail, self.loads[worker_id]))
 
+    def writes(self, attempt: str = "try-1", worker_id: str = "d0") -> list[SchedulerCommand]:
+        """A cache has come whole."""
+        return self.says(worker_id, m.Written(attempt, 4096, 0.1))
+
     def steps(self, *tokens: m.RowToken, worker_id: str = "d0") -> list[SchedulerCommand]:
         return self.says(worker_id, m.StepDone(1, tokens, 0.01, self.loads[worker_id]))
 
@@ -172,6 +176,7 @@ class SmallFleet:
         self.grants(attempt, worker_id)
         self.reads(attempt=attempt, worker_id=prefill_id)
         self.prefill_ends(m.PrefillOutcome.DONE, attempt, prefill_id)
+        self.writes(attempt, worker_id)
         self.steps(m.RowToken(attempt, 1, 22, None), worker_id=worker_id)
         assert self.phase(name) is Phase.DECODING
 
@@ -186,6 +191,7 @@ class SmallFleet:
         if phase in (Phase.HANDING_OFF, Phase.DECODING):
             self.reads(21)
         if phase is Phase.DECODING:
+            self.writes()
             self.steps(m.RowToken("try-1", 1, 22, None))
         assert self.phase() is phase
 

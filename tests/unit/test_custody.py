@@ -162,7 +162,7 @@ def test_a_connections_end_fails_what_was_being_written() -> None:
     bench.heard()
     bench.custody.connection_ended(WRITER)
     detail = "the hand-off connection ended"
-    assert bench.heard() == [Released(A, ReleaseReason.HANDOFF_FAILED, detail, ALL_FREE)]
+    assert bench.heard() == [Released(A, ReleaseReason.CONNECTION_ENDED, detail, ALL_FREE)]
 
 
 @pytest.mark.parametrize("checksums", [(100, 101, 102), ()])
@@ -177,7 +177,7 @@ def test_a_damaged_cache_is_refused_naming_the_block(checksums: tuple[int, ...],
     bench = Bench(checksum=True)
     bench.write(checksums)
     detail = f"checksum of block {damaged} differs"
-    assert bench.heard()[-1] == Released(A, ReleaseReason.HANDOFF_FAILED, detail, ALL_FREE)
+    assert bench.heard()[-1] == Released(A, ReleaseReason.DAMAGED, detail, ALL_FREE)
 
 
 def test_checksums_are_not_compared_unless_asked_for() -> None:

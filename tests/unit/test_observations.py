@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.scheduling.commands import Fail, SchedulerCommand, Send, SetBack
+from router.scheduling.commands import Fail, HandoffEnded, SchedulerCommand, Send, SetBack
 from router.scheduling.requests import TIMED_AS, Phase, Setback
 from router.scheduling.scheduler import SchedulerLimits
 from router.scheduling.values import Output, Request
@@ -26,7 +26,7 @@ WORDS: list[tuple[m.Event, str, dict[str, str]]] = [
     (m.Written("try-1", 4096, 0.1), "handoff_seconds_count", {"transport": "shm"}),
     (m.Released("try-1", ReleaseReason.EXPIRED, "", LOAD), "leases_expired_total", {}),
     (
-        m.Released("try-1", ReleaseReason.HANDOFF_FAILED, "checksum differs", LOAD),
+        m.Released("try-1", ReleaseReason.DAMAGED, "", LOAD),
         "handoff_failures_total",
         {"reason": "checksum"},
     ),
@@ -36,12 +36,12 @@ WORDS: list[tuple[m.Event, str, dict[str, str]]] = [
         {"reason": "pair_lost"},
     ),
     (
-        m.Released("try-1", ReleaseReason.HANDOFF_FAILED, m.CONNECTION_ENDED, LOAD),
+        m.Released("try-1", ReleaseReason.CONNECTION_ENDED, "", LOAD),
         "handoff_failures_total",
         {"reason": "pair_lost"},
     ),
     (
-        m.Released("try-1", ReleaseReason.EXPIRED, m.WRITER_GONE, LOAD),
+        m.Released("try-1", ReleaseReason.WRITER_GONE, "", LOAD),
         "handoff_failures_total",
         {"reason": "pair_lost"},
     ),
@@ -84,6 +84,8 @@ class Bench:
             match command:
                 case Send(worker_id, told):
                     self.observations.sent(worker_id, told)
+                case HandoffEnded():
+                    self.observations.handoff_ended(command)
                 case SetBack():
                     self.observations.set_back(command)
                 case Fail(request_id, error):
@@ -142,7 +144,7 @@ def test_a_lease_that_expires_is_one_refused_hand_off_whoever_notices_first(firs
 
 PAIR_LOST: dict[str, m.Event] = {
     "p0": m.PrefillEnded("try-1", PrefillOutcome.PAIR_LOST, "", LOAD),
-    "d0": m.Released("try-1", ReleaseReason.HANDOFF_FAILED, m.CONNECTION_ENDED, LOAD),
+    "d0": m.Released("try-1", ReleaseReason.CONNECTION_ENDED, "", LOAD),
 }
 
 
@@ -203,7 +205,7 @@ def test_a_rows_move_is_no_hand_off_whichever_of_its_workers_speaks_first(first:
     assert bench.value("handoff_seconds_count", transport="shm") == 1
     assert bench.value("handoff_seconds_sum", transport="shm") == 0.05
     assert bench.value("handoff_bytes_total", transport="shm") == 4096
-    bench.says("d1", m.Released("try-2", ReleaseReason.HANDOFF_FAILED, m.CONNECTION_ENDED, LOAD))
+    bench.says("d1", m.Released("try-2", ReleaseReason.CONNECTION_ENDED, "", LOAD))
     assert bench.failed_handoffs() == {}
 
 

@@ -215,14 +215,14 @@ def test_a_writer_that_stops_by_itself_fails_the_hand_off(early_admit: bool) -> 
     bench = Bench(Stage.WRITING)
     if early_admit:
         bench.held.admit(ADMIT, 0)
-    failed = gone(ReleaseReason.HANDOFF_FAILED, "checksum of block 1 differs")
-    assert bench.held.stopped(A, WRITER, "checksum of block 1 differs") == [failed]
+    failed = gone(ReleaseReason.DAMAGED, "checksum of block 1 differs")
+    assert bench.held.stopped(A, WRITER, ReleaseReason.DAMAGED, "checksum of block 1 differs") == [failed]
     assert bench.all_free
 
 
 def test_the_end_of_the_connection_while_writing_fails_the_hand_off() -> None:
     bench = Bench(Stage.WRITING)
-    failed = gone(ReleaseReason.HANDOFF_FAILED, "the hand-off connection ended")
+    failed = gone(ReleaseReason.CONNECTION_ENDED, "the hand-off connection ended")
     assert bench.held.connection_ended(WRITER) == [failed]
     assert bench.all_free
 
@@ -242,7 +242,7 @@ def test_the_end_of_a_connection_ends_all_that_was_being_written_over_it() -> No
     held.revoke("quarantined", 0)
     held.reserve("another's", 1, OTHER, TTL_S, 0)
     held.begin("another's", OTHER, 0)
-    failed = gone(ReleaseReason.HANDOFF_FAILED, "the hand-off connection ended")
+    failed = gone(ReleaseReason.CONNECTION_ENDED, "the hand-off connection ended")
     assert held.connection_ended(WRITER) == [failed, BlocksFreed("quarantined")]
     assert [each.attempt for each in held] == ["another's"]
 

@@ -28,8 +28,9 @@ from twinpool.kv.reservations import (
     StopWriter,
     WriterOverdue,
 )
-from twinpool.session.messages import NEVER_BEGUN, ReleaseReason
+from twinpool.session.messages import ReleaseReason
 
+NEVER_BEGUN = gone(ReleaseReason.NEVER_BEGUN, "the hand-off did not begin in time")
 FREED_AT_ONCE = [Stage.RESERVED, Stage.WRITTEN]
 
 # Giving up: revoke, expiry, loss of the router's session.
@@ -59,7 +60,7 @@ def test_what_nobody_writes_to_is_free_at_once(
     if early_admit and stage is Stage.RESERVED:
         bench.held.admit(ADMIT, 0)
     if stage is Stage.RESERVED and dropped.reason is ReleaseReason.EXPIRED:
-        dropped = gone(ReleaseReason.EXPIRED, NEVER_BEGUN)
+        dropped = NEVER_BEGUN
     assert give_up(bench.held) == [dropped]
     assert bench.all_free
 
@@ -143,8 +144,9 @@ def test_expiry_counts_from_the_last_progress(stage: Stage) -> None:
     if stage is not Stage.WRITING:
         held.progress(A, WRITER, renewed_at + 5)  # nobody writes, so there is no progress
     assert held.expire(renewed_at + TTL_S - 0.01, REPORT_S) == []
-    detail = NEVER_BEGUN if stage is Stage.RESERVED else "no progress for 30 s"
-    assert held.expire(renewed_at + TTL_S, REPORT_S)[0] == gone(ReleaseReason.EXPIRED, detail)
+    stalled = gone(ReleaseReason.EXPIRED, "no progress for 30 s")
+    dropped = NEVER_BEGUN if stage is Stage.RESERVED else stalled
+    assert held.expire(renewed_at + TTL_S, REPORT_S)[0] == dropped
 
 
 def test_begin_renews_the_expiry() -> None:

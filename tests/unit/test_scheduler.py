@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.scheduling.commands import Emit, Send, SetBack
+from router.scheduling.commands import Emit, HandoffEnded, HandoffOutcome, SchedulerCommand, Send, SetBack
 from router.scheduling.events import Aborted, Cancelled, PoolGivenUp, WorkerSaid
 from router.scheduling.place import Place
 from router.scheduling.requests import IllegalPhase, Phase, RequestState, Setback
@@ -32,7 +32,7 @@ def test_a_request_lives_from_arrival_to_eviction() -> None:
         Send("d0", m.Admit("try-1", 0, 5, (21,), PARAMS)),
     ]
     assert fleet.prefill_ends(PrefillOutcome.DONE) == []
-    assert fleet.says("d0", m.Written("try-1", 4096, 0.1)) == []
+    assert fleet.writes() == [HandoffEnded("r", HandoffOutcome.WRITTEN, "shm", 4096, 0.1)]
     assert fleet.steps(m.RowToken("try-1", 1, 22, None)) == [Emit("r", Output(0, (22,)))]
     assert fleet.steps(m.RowToken("try-1", 2, 23, None)) == [Emit("r", Output(0, (23,)))]
     drop, last = fleet.steps(m.RowToken("try-1", 3, 24, FinishReason.LENGTH))
@@ -70,7 +70,8 @@ def test_a_single_token_needs_no_reservation_and_no_decode_worker() -> None:
 def test_end_of_sequence_as_first_token_revokes_instead_of_admitting() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.PREFILLING)
-    drop, last = fleet.reads(0, FinishReason.STOP)
+    over, drop, last = fleet.reads(0, FinishReason.STOP)
+    assert over == OVER
     assert drop == Send("d0", m.Drop("try-1"))
     assert last == Emit("r", Output(0, (0,), Ending(FinishReason.STOP, Timing(), ServedBy("p0", None))))
     assert fleet.forgot_everything()
@@ -199,11 +200,12 @@ def test_the_good_end_of_a_prefill_changes_nothing(phase: Phase) -> None:
 
 # Cancel and abort.
 
-TOLD = {
+OVER = HandoffEnded("r", HandoffOutcome.ENDED, "shm")
+TOLD: dict[Phase, list[SchedulerCommand]] = {
     Phase.QUEUED: [],
     Phase.RESERVING: [Send("d0", m.Drop("try-1"))],
-    Phase.PREFILLING: [Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Drop("try-1"))],
-    Phase.HANDING_OFF: [Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Drop("try-1"))],
+    Phase.PREFILLING: [OVER, Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Drop("try-1"))],
+    Phase.HANDING_OFF: [OVER, Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Drop("try-1"))],
     Phase.DECODING: [Send("d0", m.Drop("try-1"))],
 }
 WORKED_FOR_IT = {
@@ -267,17 +269,21 @@ def test_a_single_token_request_is_cancelled_at_its_prefill_worker_alone() -> No
 
 
 @pytest.mark.parametrize(
-    ("reason", "setback"),
-    [(ReleaseReason.EXPIRED, Setback.HANDOFF_FAILED), (ReleaseReason.GONE, Setback.EXPIRED)],
+    ("reason", "setback", "outcome"),
+    [
+        (ReleaseReason.EXPIRED, Setback.HANDOFF_FAILED, HandoffOutcome.REFUSED),
+        (ReleaseReason.GONE, Setback.EXPIRED, HandoffOutcome.ENDED),
+    ],
 )
 @pytest.mark.parametrize("phase", [Phase.PREFILLING, Phase.HANDING_OFF])
 def test_a_request_whose_reservation_is_gone_is_prefilled_again_with_its_log(
-    phase: Phase, reason: ReleaseReason, setback: Setback
+    phase: Phase, reason: ReleaseReason, setback: Setback, outcome: HandoffOutcome
 ) -> None:
     fleet = SmallFleet()
     fleet.brings(phase)
     log = (21,) if phase is Phase.HANDING_OFF else ()
     assert fleet.releases(reason) == [
+        HandoffEnded("r", outcome, "shm"),
         Send("p0", m.CancelPrefill("try-1")),
         SetBack("r", setback, resumed=bool(log)),
         Send("d0", m.Reserve("try-2", 6 + len(log), "p0-1", 30.0)),
@@ -311,6 +317,7 @@ def test_a_resume_with_one_token_left_needs_no_decode_worker() -> None:
     commands = fleet.releases(ReleaseReason.EXPIRED)
     prefill = m.Prefill("try-2", 0, PROMPT, (21,), SamplingParams(2, seed=5), None, 1)
     assert commands == [
+        HandoffEnded("r", HandoffOutcome.REFUSED, "shm"),
         Send("p0", m.CancelPrefill("try-1")),
         SetBack("r", Setback.HANDOFF_FAILED, resumed=True),
         Send("p0", prefill),

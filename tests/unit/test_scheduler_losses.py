@@ -9,6 +9,7 @@ import pytest
 from router.scheduling.commands import ProbePair, Send
 from router.scheduling.events import PairFailed, PairProven, WorkerDown
 from router.scheduling.fleet import JOIN_AGAIN_S, PROBE_AGAIN_S
+from router.scheduling.reasons import PREFILL_ENDED, RELEASED
 from router.scheduling.requests import Phase, Setback
 from tests.unit.small_fleet import (
     LIMITS,
@@ -359,7 +360,7 @@ def test_one_death_costs_one_attempt_however_it_is_heard_of(pool: Pool) -> None:
     fleet.arrives(request("r"))
     fleet.grants("try-1")
     if pool is Pool.PREFILL:
-        fleet.releases(m.ReleaseReason.HANDOFF_FAILED, "try-1", detail=m.CONNECTION_ENDED)
+        fleet.releases(m.ReleaseReason.CONNECTION_ENDED, "try-1")
     else:
         fleet.prefill_ends(PrefillOutcome.PAIR_LOST, "try-1")
     state = fleet.scheduler.requests["r"]
@@ -376,8 +377,16 @@ def test_who_speaks_again_is_no_longer_suspected(speaker: str) -> None:
     fleet.arrives(request("r"))
     fleet.grants("try-1")
     if speaker == "p0":
-        fleet.releases(m.ReleaseReason.HANDOFF_FAILED, "try-1", detail=m.CONNECTION_ENDED)
+        fleet.releases(m.ReleaseReason.CONNECTION_ENDED, "try-1")
     else:
         fleet.prefill_ends(PrefillOutcome.PAIR_LOST, "try-1")
     fleet.says(speaker, m.LoadReport(blocks_free=16))
     assert fleet.scheduler.requests["r"].phase is Phase.RESERVING
+
+
+# Reasons.
+
+
+def test_every_reason_of_a_worker_means_something() -> None:
+    assert RELEASED.keys() == set(ReleaseReason)
+    assert PREFILL_ENDED.keys() == set(PrefillOutcome) - {PrefillOutcome.DONE, PrefillOutcome.STOPPED}

@@ -232,12 +232,12 @@ LOSSES: dict[str, tuple[Loss, Setback, list[Phase]]] = {
         [Phase.PREFILLING, Phase.HANDING_OFF],
     ),
     "expiry in the queue": (
-        lambda fleet: fleet.releases(ReleaseReason.EXPIRED, detail=m.NEVER_BEGUN),
+        lambda fleet: fleet.releases(ReleaseReason.NEVER_BEGUN),
         Setback.EXPIRED,
         [Phase.PREFILLING],
     ),
     "hand-off that did not begin before all was read": (
-        lambda fleet: fleet.releases(ReleaseReason.EXPIRED, detail=m.NEVER_BEGUN),
+        lambda fleet: fleet.releases(ReleaseReason.NEVER_BEGUN),
         Setback.HANDOFF_FAILED,
         [Phase.HANDING_OFF],
     ),
@@ -318,7 +318,7 @@ def test_expiries_in_the_queue_and_preemptions_use_no_attempt_up() -> None:
     fleet.arrives(request("r"))
     for number in range(2, 20, 2):
         fleet.grants(f"try-{number}")
-        commands = fleet.releases(ReleaseReason.EXPIRED, f"try-{number}", detail=m.NEVER_BEGUN)
+        commands = fleet.releases(ReleaseReason.NEVER_BEGUN, f"try-{number}")
         assert reserved(commands) == [("d0", f"try-{number + 1}")]
         fleet.prefill_ends(PrefillOutcome.STOPPED, f"try-{number}")
         commands = fleet.pauses("try-1")

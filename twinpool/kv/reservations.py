@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from twinpool.kv.blocks import blocks_for
 from twinpool.kv.pool import BlockPool, Lease, Owner
-from twinpool.session.messages import CONNECTION_ENDED, NEVER_BEGUN, WRITER_GONE, Admit, ReleaseReason
+from twinpool.session.messages import Admit, ReleaseReason
 
 
 class Stage(StrEnum):
@@ -251,7 +251,13 @@ class Reservations:
         held.expires_at = now + held.ttl_s
         return [CacheWritten(attempt, num_blocks, now - began_at), *self._enter_if_complete(held, now)]
 
-    def stopped(self, attempt: str, writer: str, detail: str = "the sender stopped") -> list[Effect]:
+    def stopped(
+        self,
+        attempt: str,
+        writer: str,
+        reason: ReleaseReason = ReleaseReason.HANDOFF_FAILED,
+        detail: str = "the sender stopped",
+    ) -> list[Effect]:
         """The writer's last word: the cache is incomplete or damaged, and no byte follows."""
         held = self._by_writer(attempt, writer)
         if held is None:
@@ -259,14 +265,15 @@ class Reservations:
         if held.stage is Stage.QUARANTINED:
             return self._leave_quarantine(held)
         self._release(held)
-        return [Dropped(attempt, ReleaseReason.HANDOFF_FAILED, detail)]
+        return [Dropped(attempt, reason, detail)]
 
     def connection_ended(self, writer: str) -> list[Effect]:
         """The writer's connection is closed, which proves that no byte follows."""
         effects: list[Effect] = []
+        ended = ReleaseReason.CONNECTION_ENDED
         for held in list(self._held.values()):
             if held.writer == writer:
-                effects += self.stopped(held.attempt, writer, CONNECTION_ENDED)
+                effects += self.stopped(held.attempt, writer, ended, "the hand-off connection ended")
         return effects
 
     def writer_gone(self, writer: str, now: float) -> list[Effect]:
@@ -274,7 +281,7 @@ class Reservations:
         effects: list[Effect] = []
         for held in list(self._held.values()):
             if held.writer == writer and held.stage is Stage.RESERVED:
-                effects += self._drop(held, ReleaseReason.EXPIRED, WRITER_GONE, now)
+                effects += self._drop(held, ReleaseReason.WRITER_GONE, "the prefill worker is gone", now)
         return effects
 
     # The clock.
@@ -288,9 +295,10 @@ class Reservations:
                     held.reported_at = now
                     effects.append(WriterOverdue(held.attempt, held.writer))
             elif held.stage is not Stage.ADMITTED and now >= held.expires_at:
-                stalled = f"no progress for {held.ttl_s:g} s"
-                detail = NEVER_BEGUN if held.stage is Stage.RESERVED else stalled
-                effects += self._drop(held, ReleaseReason.EXPIRED, detail, now)
+                reason, detail = ReleaseReason.EXPIRED, f"no progress for {held.ttl_s:g} s"
+                if held.stage is Stage.RESERVED:
+                    reason, detail = ReleaseReason.NEVER_BEGUN, "the hand-off did not begin in time"
+                effects += self._drop(held, reason, detail, now)
         return effects
 
     def __iter__(self) -> Iterator[Reservation]:

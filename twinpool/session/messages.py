@@ -203,7 +203,7 @@ class PrefillOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PrefillEnded:
-    """An attempt holds nothing on the prefill worker any more."""
+    """An attempt holds nothing on the prefill worker any more. detail: for people alone."""
 
     attempt: str
     outcome: PrefillOutcome
@@ -236,30 +236,32 @@ class Written:
     handoff_s: float
 
 
-CONNECTION_ENDED = "the hand-off connection ended"
-"""The detail of a hand-off that failed with its connection: the writer may be dead."""
-WRITER_GONE = "the prefill worker is gone"
-"""The detail of a reservation that is given up with its writer."""
-
-
 class ReleaseReason(StrEnum):
-    """Why an attempt left a decode worker."""
+    """Why an attempt left a decode worker.
+
+    EXPIRED: no progress since its writer began. NEVER_BEGUN: its writer did not even begin in time.
+    WRITER_GONE: nor will it, being no more. CONNECTION_ENDED: the writer's has, so it may be dead.
+    DAMAGED: a block is not as it was sent. HANDOFF_FAILED: the cache did not come for another reason.
+    """
 
     EVICTED = "evicted"
     REVOKED = "revoked"
     EXPIRED = "expired"
+    NEVER_BEGUN = "never_begun"
+    WRITER_GONE = "writer_gone"
+    CONNECTION_ENDED = "connection_ended"
+    DAMAGED = "damaged"
     HANDOFF_FAILED = "handoff_failed"
     GONE = "gone"
     FAILED = "failed"
 
 
-NEVER_BEGUN = "the hand-off did not begin in time"
-"""The detail of a reservation that expired before its writer asked to write."""
-
-
 @dataclass(frozen=True, slots=True)
 class Released:
-    """An attempt holds nothing usable on the decode worker any more; load counts quarantined blocks."""
+    """An attempt holds nothing usable on the decode worker any more; load counts quarantined blocks.
+
+    detail: more on the reason, for people alone.
+    """
 
     attempt: str
     reason: ReleaseReason

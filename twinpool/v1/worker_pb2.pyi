@@ -69,13 +69,21 @@ class _ReleaseReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ReleaseR
     RELEASE_REASON_REVOKED: _ReleaseReason.ValueType  # 2
     """As the router asked, before it became a row."""
     RELEASE_REASON_EXPIRED: _ReleaseReason.ValueType  # 3
-    """Its time ran out."""
+    """Its writer began, and made no progress for too long."""
     RELEASE_REASON_HANDOFF_FAILED: _ReleaseReason.ValueType  # 4
-    """The hand-off failed."""
+    """The hand-off failed for none of the reasons below."""
     RELEASE_REASON_GONE: _ReleaseReason.ValueType  # 5
     """It was not there: the answer to a command about an attempt the worker does not hold."""
     RELEASE_REASON_FAILED: _ReleaseReason.ValueType  # 6
     """The engine failed; the detail is in its log."""
+    RELEASE_REASON_NEVER_BEGUN: _ReleaseReason.ValueType  # 7
+    """Its writer did not begin in time."""
+    RELEASE_REASON_WRITER_GONE: _ReleaseReason.ValueType  # 8
+    """Its writer is gone and had not begun."""
+    RELEASE_REASON_CONNECTION_ENDED: _ReleaseReason.ValueType  # 9
+    """The hand-off connection ended; the writer may be dead."""
+    RELEASE_REASON_DAMAGED: _ReleaseReason.ValueType  # 10
+    """A block did not arrive as it was sent."""
 
 class ReleaseReason(_ReleaseReason, metaclass=_ReleaseReasonEnumTypeWrapper):
     """Why an attempt left a decode worker."""
@@ -87,13 +95,21 @@ RELEASE_REASON_EVICTED: ReleaseReason.ValueType  # 1
 RELEASE_REASON_REVOKED: ReleaseReason.ValueType  # 2
 """As the router asked, before it became a row."""
 RELEASE_REASON_EXPIRED: ReleaseReason.ValueType  # 3
-"""Its time ran out."""
+"""Its writer began, and made no progress for too long."""
 RELEASE_REASON_HANDOFF_FAILED: ReleaseReason.ValueType  # 4
-"""The hand-off failed."""
+"""The hand-off failed for none of the reasons below."""
 RELEASE_REASON_GONE: ReleaseReason.ValueType  # 5
 """It was not there: the answer to a command about an attempt the worker does not hold."""
 RELEASE_REASON_FAILED: ReleaseReason.ValueType  # 6
 """The engine failed; the detail is in its log."""
+RELEASE_REASON_NEVER_BEGUN: ReleaseReason.ValueType  # 7
+"""Its writer did not begin in time."""
+RELEASE_REASON_WRITER_GONE: ReleaseReason.ValueType  # 8
+"""Its writer is gone and had not begun."""
+RELEASE_REASON_CONNECTION_ENDED: ReleaseReason.ValueType  # 9
+"""The hand-off connection ended; the writer may be dead."""
+RELEASE_REASON_DAMAGED: ReleaseReason.ValueType  # 10
+"""A block did not arrive as it was sent."""
 
 class _HeldStage:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -797,7 +813,7 @@ class PrefillEnded(message.Message):
     outcome: PrefillOutcome.ValueType
     """How."""
     detail: builtins.str
-    """In words, where it failed."""
+    """In words, where it failed; for people alone."""
     @builtins.property
     def load(self) -> LoadReport:
         """Counts after it left."""
@@ -911,7 +927,7 @@ class Released(message.Message):
     reason: ReleaseReason.ValueType
     """Why."""
     detail: builtins.str
-    """In words, where it failed."""
+    """In words, where it failed; for people alone."""
     @builtins.property
     def load(self) -> LoadReport:
         """Counts after."""
