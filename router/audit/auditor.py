@@ -71,4 +71,4 @@ class Auditor:
         return answer
 
     def _books(self, worker: Worker) -> Books:
-        return books_of(worker, self._scheduler.requests.values())
+        return books_of(worker, self._scheduler.choices)

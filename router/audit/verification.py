@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from router.scheduling.fleet import Worker
-from router.scheduling.requests import Phase, RequestState
+from router.scheduling.phases import Phase
+from router.scheduling.requests import Choice
 from twinpool.session.messages import Audited, BlockCounts, HeldStage
 from twinpool.types import Pool
 from twinpool.views import Verification, VerifiedWorker
@@ -60,13 +61,13 @@ class Finding:
     doubts: frozenset[tuple[Doubt, str]] = frozenset()
 
 
-def books_of(worker: Worker, requests: Iterable[RequestState]) -> Books:
+def books_of(worker: Worker, choices: Iterable[Choice]) -> Books:
     """The scheduler's view of a worker now."""
-    states = tuple(requests)
+    choices = tuple(choices)
     placed = {
-        state.attempt: state.phase
-        for state in states
-        if state.attempt and worker.worker_id in (state.prefill_id, state.decode_id)
+        choice.attempt: choice.phase
+        for choice in choices
+        if choice.attempt and worker.worker_id in (choice.prefill_id, choice.decode_id)
     }
     begun = {attempt for attempt, phase in placed.items() if phase is not Phase.RESERVING}
     charged = worker.charged.keys()
@@ -74,7 +75,7 @@ def books_of(worker: Worker, requests: Iterable[RequestState]) -> Books:
         # Charged until it says PrefillEnded; told of it when the reservation is granted.
         due, unanswered, leaving = charged & begun, set[str](), charged - placed.keys()
     else:
-        moves = (state.move for state in states)
+        moves = (choice.move for choice in choices)
         coming = {move.attempt for move in moves if move and move.decode_id == worker.worker_id}
         due, unanswered, leaving = begun | (coming - charged), set(charged), worker.leaving
     return Books(

@@ -49,7 +49,7 @@ from router.scheduling.events import (
     WorkerUp,
 )
 from router.scheduling.scheduler import GIVEN_UP_RETRY_S, Scheduler, SchedulerLimits
-from router.scheduling.values import Output, Request
+from router.scheduling.values import Request
 from router.telemetry.metrics import Metrics
 from router.telemetry.observations import Observations
 from twinpool.config import ServeConfig
@@ -265,8 +265,8 @@ class RunningDispatcher:
                     self._drain_rate.started(self._clock(), waiting=self.scheduler.queue.num_requests > 0)
                 self._observations.sent(worker_id, worker_command)
                 self._send(worker_id, worker_command)
-            case Emit(request_id, output):
-                self._emit(request_id, output)
+            case Emit():
+                self._emit(command)
             case Fail(request_id, error):
                 self._observations.failed(request_id, error, self._clock())
                 if stream := self._streams.pop(request_id, None):
@@ -293,14 +293,14 @@ class RunningDispatcher:
     def _send(self, worker_id: str, command: Command) -> None:
         self._sessions[worker_id].send(command)
 
-    def _emit(self, request_id: str, output: Output) -> None:
-        self._observations.emitted(request_id, output, self._clock())
-        stream = self._streams.get(request_id)
+    def _emit(self, emit: Emit) -> None:
+        self._observations.emitted(emit, self._clock())
+        stream = self._streams.get(emit.request_id)
         if stream is None:
             return
-        stream.put(output)
-        if output.ending is not None:
-            del self._streams[request_id]
+        stream.put(emit.output, last=emit.last)
+        if emit.last:
+            del self._streams[emit.request_id]
 
     async def _prove(self, pair: ProbePair) -> None:
         passed = False

@@ -23,26 +23,28 @@ class Outputs(Protocol):
 
 
 class OutputStream:
-    """The `AsyncIterator[Output]` of one choice.
+    """The `AsyncIterator[Output]` of one request.
 
-    Putting never waits: tokens that come while nobody reads merge into one Output. So a slow reader holds
-    at most its own answer, which max_tokens bounds, and gRPC one message of it beside the client's window;
-    once the answer is complete, at most two writes are left. left: called once when the reader leaves
-    before the end.
+    Putting never waits: tokens that come while nobody reads merge into one Output of each choice. So a slow
+    reader holds at most its own answer, which max_tokens bounds, and gRPC one message of it beside the
+    client's window; once the answer is complete, at most two writes are left for each choice. left: called
+    once when the reader leaves before the end.
     """
 
     def __init__(self, left: Callable[[], None]) -> None:
         self._left: Callable[[], None] | None = left
-        self._tokens: list[int] = []
-        self._ending: Ending | None = None
+        self._tokens: dict[int, list[int]] = {}
+        self._endings: dict[int, Ending | None] = {}
+        self._complete = False
         self._error: TwinpoolError | None = None
         self._news = asyncio.Event()
         self._outputs = self._read()
 
-    def put(self, output: Output) -> None:
-        """Take new tokens, or the end."""
-        self._tokens.extend(output.token_ids)
-        self._ending = output.ending
+    def put(self, output: Output, *, last: bool = False) -> None:
+        """Take new tokens of a choice, or its end. last: nothing of any choice follows."""
+        self._tokens.setdefault(output.choice_index, []).extend(output.token_ids)
+        self._endings[output.choice_index] = output.ending
+        self._complete = last
         self._news.set()
 
     def fail(self, error: TwinpoolError) -> None:
@@ -53,7 +55,7 @@ class OutputStream:
     @property
     def ended(self) -> bool:
         """Whether the terminal event is in."""
-        return self._ending is not None or self._error is not None
+        return self._complete or self._error is not None
 
     def __aiter__(self) -> AsyncIterator[Output]:
         return self
@@ -72,12 +74,13 @@ class OutputStream:
         while True:
             await self._news.wait()
             self._news.clear()
-            # Taken before the yield: more may be put while the reader works on this output.
-            tokens, self._tokens = tuple(self._tokens), []
-            ending, error = self._ending, self._error
-            if tokens or ending is not None:
-                yield Output(0, tokens, ending)
-            if ending is not None:
+            # Taken before the yields: more may be put while the reader works on these outputs.
+            tokens, self._tokens = self._tokens, {}
+            endings, self._endings = self._endings, {}
+            complete, error = self._complete, self._error
+            for index, token_ids in tokens.items():
+                yield Output(index, tuple(token_ids), endings[index])
+            if complete:
                 return
             if error is not None:
                 raise error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from router.scheduling.requests import Setback
+from router.scheduling.phases import Setback
 from router.scheduling.values import Output
 from twinpool.errors import TwinpoolError
 from twinpool.session.messages import Command
@@ -21,10 +21,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Tokens for a request's stream; the stream ends with an output that has an ending."""
+    """Tokens of one choice, for its request's stream. last: the stream ends with this output's ending."""
 
     request_id: str
     output: Output
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from router.scheduling.attempts import Attempts
 from router.scheduling.commands import Drained
 from router.scheduling.fleet import REJOIN_BACKOFF_S, Fleet, Worker
 from router.scheduling.outbox import Outbox
+from router.scheduling.phases import Phase, Setback
 from router.scheduling.placement import choose_target, reserved_tokens
-from router.scheduling.requests import Phase, RequestState, Setback
+from router.scheduling.requests import Choice
 from twinpool.backoff import backoff_s
 from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP
 from twinpool.session import messages as m
@@ -69,11 +70,11 @@ class Draining:
         until = now + grace_s
         worker.drains_until = until if worker.drains_until is None else min(until, worker.drains_until)
         # Nothing moves to it any more.
-        for state in self._attempts.moving_to(worker.worker_id):
-            self._attempts.drop_move(state)
-        for state in self._on(worker):
-            if state.phase is Phase.RESERVING:
-                self._attempts.set_back(state, Setback.DRAINED, f"{worker.worker_id} leaves", now)
+        for choice in self._attempts.moving_to(worker.worker_id):
+            self._attempts.drop_move(choice)
+        for choice in self._on(worker):
+            if choice.phase is Phase.RESERVING:
+                self._attempts.set_back(choice, Setback.DRAINED, f"{worker.worker_id} leaves", now)
 
     def tick(self, now: float) -> None:
         """Go on with every worker that is to leave."""
@@ -103,21 +104,21 @@ class Draining:
 
     def moved(self, message: m.RowMoved, now: float) -> None:
         """A row's cache is over there, and nobody steps it."""
-        state = self._attempts.current(message.attempt, Phase.DECODING)
-        if state is None:
+        choice = self._attempts.current(message.attempt, Phase.DECODING)
+        if choice is None:
             return
-        if state.move is None or state.move.attempt != message.to or message.position != len(state.log):
+        if choice.move is None or choice.move.attempt != message.to or message.position != len(choice.log):
             # The reservation was lost, or given up, while the last word was on its way.
-            self._attempts.set_back(state, Setback.DRAINED, "its reservation elsewhere is gone", now)
+            self._attempts.set_back(choice, Setback.DRAINED, "its reservation elsewhere is gone", now)
             return
-        assert state.decode_id is not None  # noqa: S101 (it decodes)
-        self._arriving[message.to] = _Arriving(state.decode_id, len(state.log))
-        self._attempts.switch(state)
+        assert choice.decode_id is not None  # noqa: S101 (it decodes)
+        self._arriving[message.to] = _Arriving(choice.decode_id, len(choice.log))
+        self._attempts.switch(choice)
 
     def move_failed(self, to: str, now: float, *, target_holds: bool) -> None:
         """A row stays where it is, until it is tried again. to: the attempt that it was moving to."""
-        if state := self._attempts.moving(to):
-            self._give_up_move(state, now, target_holds=target_holds)
+        if choice := self._attempts.moving(to):
+            self._give_up_move(choice, now, target_holds=target_holds)
 
     def give_up_move_to(self, target: Worker, now: float) -> bool:
         """The youngest row that moves to a worker stays where it is, for a while; False if none does."""
@@ -128,8 +129,8 @@ class Draining:
 
     def target_lost(self, worker_id: str) -> None:
         """A decode worker to which rows are moving is gone."""
-        for state in self._attempts.moving_to(worker_id):
-            self._attempts.drop_move(state, target_holds=False)
+        for choice in self._attempts.moving_to(worker_id):
+            self._attempts.drop_move(choice, target_holds=False)
 
     def worker_left(self, worker: Worker) -> None:
         """Forget a worker's connections, and what has left it."""
@@ -138,9 +139,9 @@ class Draining:
             attempt: row for attempt, row in self._arriving.items() if row.source_id != worker.worker_id
         }
 
-    def _give_up_move(self, state: RequestState, now: float, *, target_holds: bool) -> None:
-        self._attempts.drop_move(state, target_holds=target_holds)
-        state.move_again_at = now + MOVE_AGAIN_S
+    def _give_up_move(self, choice: Choice, now: float, *, target_holds: bool) -> None:
+        self._attempts.drop_move(choice, target_holds=target_holds)
+        choice.move_again_at = now + MOVE_AGAIN_S
 
     def _join(self, source: Worker, now: float) -> None:
         for target in self._fleet.staying(Pool.DECODE):
@@ -157,42 +158,42 @@ class Draining:
             for (start, target), link in self._links.items()
             if start == source.incarnation and link.joined
         }
-        rows = [state for state in self._on(source) if state.phase is Phase.DECODING]
-        moving = [state for state in rows if state.move is not None]
-        for state in rows:
+        rows = [choice for choice in self._on(source) if choice.phase is Phase.DECODING]
+        moving = [choice for choice in rows if choice.move is not None]
+        for choice in rows:
             if len(moving) >= MOST_MOVES:
                 return
-            if state.move is not None or now < state.move_again_at:
+            if choice.move is not None or now < choice.move_again_at:
                 continue
             # A few blocks are copied a step, those of earlier moves first, and each step writes a token.
-            num_blocks = sum(source.blocks_for(each.num_tokens) for each in (*moving, state))
+            num_blocks = sum(source.blocks_for(each.num_tokens) for each in (*moving, choice))
             growth = GROWTH_TOKENS + num_blocks // MOVE_BLOCKS_PER_STEP
-            num_tokens = min(reserved_tokens(state) + growth, state.most_tokens)
-            target = choose_target(self._fleet, state, num_tokens, targets, most_rows=self._most_rows)
+            num_tokens = min(reserved_tokens(choice) + growth, choice.most_tokens)
+            target = choose_target(self._fleet, choice, num_tokens, targets, most_rows=self._most_rows)
             if target is not None:
-                self._attempts.reserve_move(state, target, num_tokens, self._ttl_s)
-                moving.append(state)
+                self._attempts.reserve_move(choice, target, num_tokens, self._ttl_s)
+                moving.append(choice)
 
     def _set_back(self, worker: Worker, now: float) -> None:
-        for state in [*self._on(worker), *self._arriving_from(worker)]:
-            self._attempts.set_back(state, Setback.DRAINED, f"{worker.worker_id} leaves", now)
+        for choice in [*self._on(worker), *self._arriving_from(worker)]:
+            self._attempts.set_back(choice, Setback.DRAINED, f"{worker.worker_id} leaves", now)
 
     def _is_empty(self, worker: Worker) -> bool:
         if self._on(worker) or self._arriving_from(worker) or worker.charged or worker.leaving:
             return False
         return worker.load.running == worker.load.waiting == worker.load.blocks_quarantined == 0
 
-    def _arriving_from(self, worker: Worker) -> list[RequestState]:
+    def _arriving_from(self, worker: Worker) -> list[Choice]:
         """Requests whose rows have left a worker, and have not been stepped elsewhere yet."""
         rows = [(self._attempts.current(attempt), row) for attempt, row in self._arriving.items()]
         return [
-            state
-            for state, row in rows
-            if state is not None and row.source_id == worker.worker_id and len(state.log) == row.num_tokens
+            choice
+            for choice, row in rows
+            if choice is not None and row.source_id == worker.worker_id and len(choice.log) == row.num_tokens
         ]
 
-    def _on(self, worker: Worker) -> list[RequestState]:
+    def _on(self, worker: Worker) -> list[Choice]:
         """Requests that a worker still works for, the oldest first."""
         past_prefill = (Phase.DECODING,) if worker.pool is Pool.PREFILL else ()
         placed = self._attempts.placed_on(worker.worker_id)
-        return [state for state in placed if state.phase not in past_prefill]
+        return [choice for choice in placed if choice.phase not in past_prefill]

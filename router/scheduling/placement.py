@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from router.scheduling.fleet import Fleet, Pair, Worker
-from router.scheduling.requests import RequestState
+from router.scheduling.requests import Choice
 from twinpool.kv.blocks import reservation_tokens
 from twinpool.types import Pool
 
 
-def reserved_tokens(state: RequestState) -> int:
+def reserved_tokens(choice: Choice) -> int:
     """Tokens the decode worker sets aside for a request."""
-    return reservation_tokens(state.num_tokens)
+    return reservation_tokens(choice.num_tokens)
 
 
 def has_slot(prefill: Worker, most_prompts: int) -> bool:
@@ -20,12 +20,12 @@ def has_slot(prefill: Worker, most_prompts: int) -> bool:
     return len(prefill.charged) < most_prompts
 
 
-def choose_pair(fleet: Fleet, state: RequestState, *, most_prompts: int, most_rows: int) -> Pair | None:
+def choose_pair(fleet: Fleet, choice: Choice, *, most_prompts: int, most_rows: int) -> Pair | None:
     """The usable pair with the least to read on its prefill side, then the most room on its decode side.
 
     None if no pair has room now. A request with a pair of its own takes that one, proven or not.
     """
-    pairs = [pair for pair in _usable_pairs(fleet, state) if _fits(pair, state, most_prompts, most_rows)]
+    pairs = [pair for pair in _usable_pairs(fleet, choice) if _fits(pair, choice, most_prompts, most_rows)]
     return min(
         pairs,
         key=lambda pair: (
@@ -37,35 +37,35 @@ def choose_pair(fleet: Fleet, state: RequestState, *, most_prompts: int, most_ro
     )
 
 
-def choose_prefill(fleet: Fleet, state: RequestState, *, most_prompts: int) -> Worker | None:
+def choose_prefill(fleet: Fleet, choice: Choice, *, most_prompts: int) -> Worker | None:
     """The prefill worker with the least to read, for a request that needs no hand-off."""
-    if state.request.pair is not None:
-        pinned = fleet.worker(state.request.pair[0])
-        return pinned if pinned and _reads(pinned, state, most_prompts) else None
+    if choice.request.pair is not None:
+        pinned = fleet.worker(choice.request.pair[0])
+        return pinned if pinned and _reads(pinned, choice, most_prompts) else None
     serving = {pair.prefill.worker_id for pair in fleet.pairs() if pair.usable}
     workers = [
         worker
         for worker in fleet.pool(Pool.PREFILL)
-        if worker.worker_id in serving and _reads(worker, state, most_prompts)
+        if worker.worker_id in serving and _reads(worker, choice, most_prompts)
     ]
     return min(workers, key=lambda worker: sum(worker.charged.values()), default=None)
 
 
-def _usable_pairs(fleet: Fleet, state: RequestState) -> list[Pair]:
-    if state.request.pair is not None:
-        pair = fleet.pair(*state.request.pair)
+def _usable_pairs(fleet: Fleet, choice: Choice) -> list[Pair]:
+    if choice.request.pair is not None:
+        pair = fleet.pair(*choice.request.pair)
         return [pair] if pair and pair.transport and not pair.draining else []
     return [pair for pair in fleet.pairs() if pair.usable]
 
 
-def _fits(pair: Pair, state: RequestState, most_prompts: int, most_rows: int) -> bool:
-    if not _reads(pair.prefill, state, most_prompts):
+def _fits(pair: Pair, choice: Choice, most_prompts: int, most_rows: int) -> bool:
+    if not _reads(pair.prefill, choice, most_prompts):
         return False
-    return has_room(pair.decode, state, reserved_tokens(state), most_rows)
+    return has_room(pair.decode, choice, reserved_tokens(choice), most_rows)
 
 
 def choose_target(
-    fleet: Fleet, state: RequestState, num_tokens: int, targets: Collection[str], *, most_rows: int
+    fleet: Fleet, choice: Choice, num_tokens: int, targets: Collection[str], *, most_rows: int
 ) -> Worker | None:
     """Of the targets (incarnations) with room for a moving row, the one with the fewest rows.
 
@@ -74,7 +74,7 @@ def choose_target(
     fits = [
         worker
         for worker in fleet.staying(Pool.DECODE)
-        if worker.proven and worker.incarnation in targets and has_room(worker, state, num_tokens, most_rows)
+        if worker.proven and worker.incarnation in targets and has_room(worker, choice, num_tokens, most_rows)
     ]
     return min(
         fits,
@@ -83,17 +83,17 @@ def choose_target(
     )
 
 
-def has_room(decode: Worker, state: RequestState, num_tokens: int, most_rows: int) -> bool:
+def has_room(decode: Worker, choice: Choice, num_tokens: int, most_rows: int) -> bool:
     """Whether a decode worker can set num_tokens aside for a request, and hold all of it one day."""
     if decode.num_rows >= most_rows or not decode.takes_new:
         return False
-    if state.most_tokens > decode.capacity_tokens:
+    if choice.most_tokens > decode.capacity_tokens:
         return False  # it would outgrow this worker, alone and without anybody to make room
     # One free block per running row must remain; the worker judges the same way, by newer counts.
     return decode.blocks_for(num_tokens) + decode.load.running <= decode.blocks_free
 
 
-def _reads(prefill: Worker, state: RequestState, most_prompts: int) -> bool:
+def _reads(prefill: Worker, choice: Choice, most_prompts: int) -> bool:
     if not prefill.takes_new or not has_slot(prefill, most_prompts):
         return False
-    return prefill.blocks_for(state.num_tokens) <= prefill.blocks_free
+    return prefill.blocks_for(choice.num_tokens) <= prefill.blocks_free

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router.scheduling.commands import HandoffOutcome
-from router.scheduling.requests import Setback
+from router.scheduling.phases import Setback
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
 
 RELEASED: Mapping[ReleaseReason, tuple[Setback, HandoffOutcome]] = {

@@ -38,13 +38,14 @@ from router.scheduling.events import (
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 from router.scheduling.pairing import Pairing
+from router.scheduling.phases import Phase, Setback
 from router.scheduling.placement import choose_pair, choose_prefill, has_slot
 from router.scheduling.reasons import PREFILL_ENDED, RELEASED
-from router.scheduling.requests import Phase, RequestState, Setback
+from router.scheduling.requests import Choice
 from router.scheduling.watch import StuckWatch
 from twinpool.errors import PoolUnavailable
 from twinpool.session import messages as m
-from twinpool.types import FinishReason, Pool
+from twinpool.types import Pool
 
 _FREE_NOTHING = m.StepDone | m.PrefillStep | m.FirstToken | m.Written | m.RowsPaused
 """Words of workers after which nothing fits that did not before."""
@@ -105,7 +106,7 @@ class Scheduler:
                     self._attempts.end(held, now)
             case Aborted(request_id):
                 if held := self.requests.get(request_id):
-                    self._attempts.finish(held, (), FinishReason.ABORT, now)
+                    self._attempts.abort(held, now)
             case WorkerUp(worker_id, hello):
                 self._watch.replaced(worker_id)
                 for pair in self.fleet.add(worker_id, hello, now):
@@ -135,10 +136,15 @@ class Scheduler:
             self._place(now)
         return self._outbox.take()
 
+    @property
+    def choices(self) -> list[Choice]:
+        """All choices that have not ended."""
+        return [choice for state in self.requests.values() for choice in state.choices.values()]
+
     def user_request(self, attempt: str) -> str | None:
         """The request whose current attempt this is; None if there is none, or it is a canary's."""
-        state = self._attempts.current(attempt)
-        return state.request_id if state is not None and state.request.pair is None else None
+        choice = self._attempts.current(attempt)
+        return choice.request_id if choice is not None and choice.request.pair is None else None
 
     def _tick(self, now: float) -> None:
         self._pairing.rejoin(now)
@@ -150,7 +156,7 @@ class Scheduler:
 
     def _give_up_queue(self, now: float) -> None:
         """A pool is gone for good: what is queued, or queued again, waits for nothing."""
-        for state in self.queue:
+        for state in {choice.of.request_id: choice.of for choice in self.queue}.values():
             error = PoolUnavailable(self._given_up, retry_after_s=GIVEN_UP_RETRY_S)
             self._attempts.fail(state, error, now)
 
@@ -170,25 +176,25 @@ class Scheduler:
                 self._pair_broken(worker, decode, now)
             case m.Granted(attempt):
                 worker.charged.pop(attempt, None)
-                if state := self._attempts.current(attempt, Phase.RESERVING):
-                    self._attempts.prefill(state, now)
-                elif state := self._attempts.moving(attempt):
-                    self._attempts.copy(state)
+                if choice := self._attempts.current(attempt, Phase.RESERVING):
+                    self._attempts.prefill(choice, now)
+                elif choice := self._attempts.moving(attempt):
+                    self._attempts.copy(choice)
             case m.Refused(attempt):
                 worker.charged.pop(attempt, None)
-                if state := self._attempts.current(attempt, Phase.RESERVING):
-                    state.found_no_room(now)
-                    self._attempts.set_back(state, Setback.REFUSED, "", now, held_by=(Pool.PREFILL,))
+                if choice := self._attempts.current(attempt, Phase.RESERVING):
+                    choice.found_no_room(now)
+                    self._attempts.set_back(choice, Setback.REFUSED, "", now, held_by=(Pool.PREFILL,))
                 else:
                     self._draining.move_failed(attempt, now, target_holds=False)
             case m.FirstToken(attempt, position):
-                state = self._attempts.current(attempt, Phase.PREFILLING)
-                if state is not None and position == len(state.log):
-                    self._attempts.take_first_token(state, message, now)
+                choice = self._attempts.current(attempt, Phase.PREFILLING)
+                if choice is not None and position == len(choice.log):
+                    self._attempts.take_first_token(choice, message, now)
             case m.Written(attempt, num_bytes, handoff_s):
-                if state := self._attempts.current(attempt):
+                if choice := self._attempts.current(attempt):
                     written = HandoffOutcome.WRITTEN
-                    self._attempts.end_handoff(state, written, num_bytes=num_bytes, seconds=handoff_s)
+                    self._attempts.end_handoff(choice, written, num_bytes=num_bytes, seconds=handoff_s)
             case m.PrefillEnded(attempt, outcome, detail):
                 worker.charged.pop(attempt, None)
                 self._prefill_ended(attempt, outcome, detail, now)
@@ -197,9 +203,9 @@ class Scheduler:
                 self._released(attempt, reason, detail, now)
             case m.StepDone(tokens=tokens):
                 for row in tokens:
-                    state = self._attempts.current(row.attempt, Phase.HANDING_OFF, Phase.DECODING)
-                    if state is not None and row.position == len(state.log):
-                        self._attempts.take_row_token(state, row, now)
+                    choice = self._attempts.current(row.attempt, Phase.HANDING_OFF, Phase.DECODING)
+                    if choice is not None and row.position == len(choice.log):
+                        self._attempts.take_row_token(choice, row, now)
             case m.RowsPaused(attempts):
                 self._make_room(worker, len(attempts), now)
             case m.RowMoved():
@@ -210,27 +216,27 @@ class Scheduler:
                 self._watch.quarantine_overdue(attempt, writer, now)
 
     def _prefill_ended(self, attempt: str, outcome: m.PrefillOutcome, detail: str, now: float) -> None:
-        state = self._attempts.current(attempt, Phase.PREFILLING, Phase.HANDING_OFF)
-        if state is None or outcome not in PREFILL_ENDED:
+        choice = self._attempts.current(attempt, Phase.PREFILLING, Phase.HANDING_OFF)
+        if choice is None or outcome not in PREFILL_ENDED:
             return
         setback, handoff = PREFILL_ENDED[outcome]
         if outcome is m.PrefillOutcome.PAIR_LOST:
-            self._suspect(state.decode_id)
-        words = f"prefill worker {state.prefill_id}: {outcome}{': ' + detail if detail else ''}"
-        self._attempts.set_back(state, setback, words, now, handoff=handoff)
+            self._suspect(choice.decode_id)
+        words = f"prefill worker {choice.prefill_id}: {outcome}{': ' + detail if detail else ''}"
+        self._attempts.set_back(choice, setback, words, now, handoff=handoff)
 
     def _released(self, attempt: str, reason: m.ReleaseReason, detail: str, now: float) -> None:
         self._draining.move_failed(attempt, now, target_holds=False)
-        state = self._attempts.current(attempt)
-        if state is None:
+        choice = self._attempts.current(attempt)
+        if choice is None:
             return
         setback, handoff = RELEASED[reason]
-        if reason is m.ReleaseReason.NEVER_BEGUN and state.phase is Phase.PREFILLING:
+        if reason is m.ReleaseReason.NEVER_BEGUN and choice.phase is Phase.PREFILLING:
             setback = Setback.EXPIRED  # in the prefill worker's queue, where nothing was wrong with it
         if reason is m.ReleaseReason.CONNECTION_ENDED:
-            self._suspect(state.prefill_id)
-        words = f"decode worker {state.decode_id}: {reason}{': ' + detail if detail else ''}"
-        self._attempts.set_back(state, setback, words, now, held_by=(Pool.PREFILL,), handoff=handoff)
+            self._suspect(choice.prefill_id)
+        words = f"decode worker {choice.decode_id}: {reason}{': ' + detail if detail else ''}"
+        self._attempts.set_back(choice, setback, words, now, held_by=(Pool.PREFILL,), handoff=handoff)
 
     def _suspect(self, worker_id: str | None) -> None:
         if worker := self.fleet.worker(worker_id):
@@ -253,10 +259,10 @@ class Scheduler:
         if pair is None:
             return
         pair.broke(now)
-        for state in self._attempts.placed_on(prefill.worker_id):
+        for choice in self._attempts.placed_on(prefill.worker_id):
             # Attempts that the prefill worker knows of, it ends itself.
-            if state.phase is Phase.RESERVING and state.decode_id == pair.decode.worker_id:
-                self._attempts.set_back(state, Setback.EXPIRED, "the pair broke", now)
+            if choice.phase is Phase.RESERVING and choice.decode_id == pair.decode.worker_id:
+                self._attempts.set_back(choice, Setback.EXPIRED, "the pair broke", now)
 
     def _worker_down(self, down: WorkerDown, now: float) -> None:
         worker = self.fleet.worker(down.worker_id)
@@ -267,38 +273,38 @@ class Scheduler:
         self._pairing.worker_left(worker)
         self._draining.worker_left(worker)
         self._draining.target_lost(worker.worker_id)
-        for state in self._attempts.placed_on(worker.worker_id):
-            if worker.pool is Pool.PREFILL and state.phase in (Phase.HANDING_OFF, Phase.DECODING):
+        for choice in self._attempts.placed_on(worker.worker_id):
+            if worker.pool is Pool.PREFILL and choice.phase in (Phase.HANDING_OFF, Phase.DECODING):
                 continue  # the decode worker knows whether the cache came, and says so
-            setback = Setback.EXPIRED if state.phase is Phase.RESERVING else Setback.WORKER_LOST
+            setback = Setback.EXPIRED if choice.phase is Phase.RESERVING else Setback.WORKER_LOST
             words = f"{worker.pool} worker {worker.worker_id}: {down.reason}"
-            self._attempts.set_back(state, setback, words, now, handoff=HandoffOutcome.PAIR_LOST)
+            self._attempts.set_back(choice, setback, words, now, handoff=HandoffOutcome.PAIR_LOST)
 
     # Placing.
 
     def _place(self, now: float) -> None:
-        """Give every queued request that fits a pair, the oldest first.
+        """Give every queued choice that fits a pair, the oldest first.
 
         One that finds no room may be overtaken for overtake_s; after that, none is reserved before it.
         """
-        for state in self.queue:
+        for choice in self.queue:
             if not any(has_slot(each, self._limits.most_prompts) for each in self.fleet.pool(Pool.PREFILL)):
                 return
-            if self._try_place(state, now):
+            if self._try_place(choice, now):
                 continue
-            if state.request.pair is None and state.found_no_room(now) >= self._limits.overtake_s:
+            if choice.request.pair is None and choice.found_no_room(now) >= self._limits.overtake_s:
                 return
 
-    def _try_place(self, state: RequestState, now: float) -> bool:
+    def _try_place(self, choice: Choice, now: float) -> bool:
         limits = self._limits
-        if not state.needs_decode:
-            prefill = choose_prefill(self.fleet, state, most_prompts=limits.most_prompts)
+        if not choice.needs_decode:
+            prefill = choose_prefill(self.fleet, choice, most_prompts=limits.most_prompts)
             if prefill is not None:
-                self._attempts.prefill_alone(state, prefill, now)
+                self._attempts.prefill_alone(choice, prefill, now)
             return prefill is not None
-        pair = choose_pair(self.fleet, state, most_prompts=limits.most_prompts, most_rows=limits.most_rows)
+        pair = choose_pair(self.fleet, choice, most_prompts=limits.most_prompts, most_rows=limits.most_rows)
         if pair is not None:
-            self._attempts.reserve(state, pair.prefill, pair.decode, limits.reservation_ttl_s, now)
+            self._attempts.reserve(choice, pair.prefill, pair.decode, limits.reservation_ttl_s, now)
         return pair is not None
 
 

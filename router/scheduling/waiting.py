@@ -1,4 +1,4 @@
-"""The requests that wait for a prefill worker, in the order of their places."""
+"""The choices that wait for a prefill worker, in the order of their requests' places."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import bisect
 from collections.abc import Iterator
 
 from router.scheduling.place import Place
-from router.scheduling.requests import RequestState
+from router.scheduling.requests import Choice
 
 
 class WaitingQueue:
-    """Sorted by place, so that a request queued again is where it was.
+    """Sorted by place, so that a choice queued again is where it was.
 
-    Canaries come first, since pairs wait for them; then resumed requests, whose clients' streams pause.
+    Canaries come first, since pairs wait for them; then resumed ones, whose clients' streams pause.
     """
 
     def __init__(self) -> None:
-        self._states: list[RequestState] = []
+        self._choices: list[Choice] = []
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._choices)
 
-    def __iter__(self) -> Iterator[RequestState]:
+    def __iter__(self) -> Iterator[Choice]:
         """A snapshot: the queue may change while one walks it."""
-        return iter(list(self._states))
+        return iter(list(self._choices))
 
     @property
     def num_requests(self) -> int:
         """Users' requests."""
-        return sum(state.request.pair is None for state in self._states)
+        return len({choice.request_id for choice in self._choices if choice.request.pair is None})
 
     @property
     def num_tokens(self) -> int:
         """Tokens of users' requests, waiting to be read."""
-        return sum(state.num_tokens for state in self._states if state.request.pair is None)
+        return sum(choice.num_tokens for choice in self._choices if choice.request.pair is None)
 
-    def add(self, state: RequestState) -> None:
-        """Take a request in at its place."""
-        bisect.insort(self._states, state, key=_order)
+    def add(self, choice: Choice) -> None:
+        """Take a choice in at its place."""
+        bisect.insort(self._choices, choice, key=_order)
 
-    def remove(self, state: RequestState) -> None:
-        """Take a request out; it must be in."""
-        self._states.remove(state)
+    def remove(self, choice: Choice) -> None:
+        """Take a choice out; it must be in."""
+        self._choices.remove(choice)
 
 
-def _order(state: RequestState) -> tuple[bool, bool, Place]:
-    return (state.request.pair is None, not state.log, state.place)
+def _order(choice: Choice) -> tuple[bool, bool, Place]:
+    return (choice.request.pair is None, not choice.log, choice.place)

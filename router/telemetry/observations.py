@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from router.scheduling.commands import HandoffEnded, HandoffOutcome, MoveOutcome, SetBack
+from router.scheduling.commands import Emit, HandoffEnded, HandoffOutcome, MoveOutcome, SetBack
 from router.scheduling.fleet import Fleet
-from router.scheduling.values import Output, Request
+from router.scheduling.values import Request
 from router.telemetry import request_log
 from router.telemetry.metrics import Metrics
 from twinpool.errors import DeadlineExceeded, TwinpoolError
@@ -80,9 +80,9 @@ class Observations:
         if request_id in self._seen:
             request_log.attempted(request_id, command.attempt, worker_id)
 
-    def emitted(self, request_id: str, output: Output, now: float) -> None:
+    def emitted(self, emit: Emit, now: float) -> None:
         """Tokens go out to a client."""
-        seen = self._seen.get(request_id)
+        seen, output = self._seen.get(emit.request_id), emit.output
         if seen is None:
             return
         if output.token_ids and seen.num_tokens == 0:
@@ -91,11 +91,10 @@ class Observations:
             self._metrics.token_gap(now - seen.newest_at, len(output.token_ids))
         seen.num_tokens += len(output.token_ids)
         seen.newest_at = now
-        if output.ending is not None:
-            ending = output.ending
+        if emit.last and (ending := output.ending):
             self._metrics.request_finished(ending.finish_reason, ending.timing, seen.usage)
-            request_log.finished(request_id, seen.usage, ending)
-            del self._seen[request_id]
+            request_log.finished(emit.request_id, seen.usage, ending)
+            del self._seen[emit.request_id]
 
     def set_back(self, command: SetBack) -> None:
         """An attempt ended before its choice did."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from router.scheduling.requests import Choice
 from tests.integration.shared_things import left_in_memory
 from twinpool import Client
 from twinpool.checkpoint.prepared import PreparedModel
@@ -122,6 +123,12 @@ def what_is_left(status: Status) -> list[str]:
         if worker.running or worker.waiting or worker.blocks_used or worker.blocks_quarantined:
             left.append(f"{worker.id}: {worker}")
     return left
+
+
+def choice_of(system: RunningSystem, request_id: str) -> Choice:
+    """The one choice of a running request; on the router's event loop."""
+    (choice,) = system.system.dispatcher.scheduler.requests[request_id].choices.values()
+    return choice
 
 
 def held_by_scheduler(system: RunningSystem) -> list[str]:

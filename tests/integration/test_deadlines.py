@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from router.scheduling.requests import Phase
+from router.scheduling.phases import Phase
 from tests.faults.plans import Point
 from tests.integration.asking import Asking
 from tests.integration.conftest import StartSystem

@@ -14,7 +14,7 @@ import pytest
 from router.telemetry.series import RESTARTS
 from tests.integration.conftest import StartSystem
 from tests.integration.patience import impatient
-from tests.integration.running import READY_S, RunningSystem, quiesce, wait_until_ready
+from tests.integration.running import READY_S, RunningSystem, choice_of, quiesce, wait_until_ready
 from tests.reference import ReferenceCase, reference_case, reference_cases
 from twinpool.client import Chunk, Stream
 from twinpool.client.values import Completion
@@ -99,9 +99,8 @@ def test_streams_go_on_exactly_when_a_worker_is_struck(
 def read_until_its_worker_dies(system: RunningSystem, stream: Stream[Chunk]) -> tuple[list[Chunk], str]:
     """All chunks, and the decode worker that was killed as soon as it had made a token."""
     pids = {worker.id: worker.pid for worker in system.operations.status().workers}
-    requests = system.system.dispatcher.scheduler.requests
     chunks = [next(stream), next(stream)]
-    struck = system.call(lambda: requests[stream.request_id].decode_id)
+    struck = system.call(lambda: choice_of(system, stream.request_id).decode_id)
     assert struck is not None
     os.kill(pids[struck], signal.SIGKILL)
     return [*chunks, *stream], struck

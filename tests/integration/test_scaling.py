@@ -17,7 +17,7 @@ from router.scheduling.commands import SchedulerCommand
 from router.scheduling.events import SchedulerEvent
 from tests.integration.conftest import StartSystem
 from tests.integration.patience import PATIENT_S
-from tests.integration.running import RunningSystem, quiesce
+from tests.integration.running import RunningSystem, choice_of, quiesce
 from tests.reference import ReferenceCase, reference_case, reference_cases
 from twinpool.client import Chunk, Stream
 from twinpool.client.values import Completion
@@ -76,7 +76,7 @@ def kill_while_a_row_moves(system: RunningSystem, pid: int) -> threading.Event:
     handle = scheduler.handle
 
     def handle_and_kill(event: SchedulerEvent, now: float) -> list[SchedulerCommand]:
-        moves = (state.move for state in scheduler.requests.values())
+        moves = (choice.move for choice in scheduler.choices)
         if not killed.is_set() and any(move is not None and move.copying for move in moves):
             os.kill(pid, signal.SIGKILL)
             killed.set()
@@ -129,8 +129,7 @@ def decode_of(system: RunningSystem, stream: Stream[Chunk]) -> str | None:
     requests = system.system.dispatcher.scheduler.requests
 
     def of() -> str | None:
-        state = requests.get(stream.request_id)
-        return state.decode_id if state is not None else None
+        return choice_of(system, stream.request_id).decode_id if stream.request_id in requests else None
 
     return system.call(of)
 
@@ -153,7 +152,6 @@ def test_rows_of_a_draining_worker_move_and_go_on_exactly(system: RunningSystem,
 
 
 def test_a_sampled_row_moves_as_if_nothing_had_happened(system: RunningSystem) -> None:
-    requests = system.system.dispatcher.scheduler.requests
     before, tokens = moved(system), list[int]()
     with endless(system, temperature=1.0, seed=5) as stream:
         while len(tokens) < 2:
@@ -162,12 +160,12 @@ def test_a_sampled_row_moves_as_if_nothing_had_happened(system: RunningSystem) -
         assert source is not None
         system.operations.drain_worker(source)
         until(lambda: moved(system) > before)
-        state = system.call(lambda: requests[stream.request_id])
-        num_before = len(state.log)
+        choice = system.call(lambda: choice_of(system, stream.request_id))
+        num_before = len(choice.log)
         while len(tokens) < num_before + 40:
             tokens += next(stream).token_ids
-        assert state.decode_id not in (None, source)
-        assert state.num_resumes == 0
+        assert choice.decode_id not in (None, source)
+        assert choice.num_resumes == 0
     undisturbed = system.client.complete(
         "Once upon a time", max_tokens=len(tokens), temperature=1.0, seed=5, ignore_eos=True
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.faults.plans import Faults
 from tests.faults.workers import watched_builders
 from tests.integration.conftest import StartSystem
-from tests.integration.running import READY_S, RunningSystem, quiesce, wait_until_ready
+from tests.integration.running import READY_S, RunningSystem, choice_of, quiesce, wait_until_ready
 from twinpool.client.status import Status, WorkerStatus
 
 
@@ -39,8 +39,7 @@ class WatchedSystem:
 
     def prefill_of(self, request_id: str) -> str:
         """The prefill worker of a running request."""
-        requests = self.system.system.dispatcher.scheduler.requests
-        return self.system.call(lambda: requests[request_id].prefill_id or "")
+        return self.system.call(lambda: choice_of(self.system, request_id).prefill_id)
 
     def come_to_rest(self) -> None:
         """Nothing is armed, every worker is ready, and nothing is left of any request."""

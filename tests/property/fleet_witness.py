@@ -8,7 +8,8 @@ from hypothesis import event as seen
 
 from router.scheduling.commands import HandoffEnded, HandoffOutcome, ReplaceCause, ReplaceWorker
 from router.scheduling.events import SchedulerEvent, WorkerSaid
-from router.scheduling.requests import Phase, RequestState
+from router.scheduling.phases import Phase
+from router.scheduling.requests import Choice
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from tests.property.simulated_prefill import LIMITS
 from tests.property.simulated_workers import Worker
@@ -95,17 +96,17 @@ class FleetWitness:
 
     def hand_off_stood_still(self, message: m.Released) -> None:
         """Time was lost, though nothing else: that may cost its request too."""
-        for state in self.scheduler.requests.values():
-            queued = message.reason is m.ReleaseReason.NEVER_BEGUN and state.phase is Phase.PREFILLING
-            if state.attempt == message.attempt and not queued:
-                self.watched[state.request_id].may_fail = True
+        for choice in self.scheduler.choices:
+            queued = message.reason is m.ReleaseReason.NEVER_BEGUN and choice.phase is Phase.PREFILLING
+            if choice.attempt == message.attempt and not queued:
+                self.watched[choice.request_id].may_fail = True
 
     def hand_off_was_not_answered(self, message: m.PrefillEnded, now: float) -> None:
         """The same of a decode worker that is late with its answer, by more than a worker waits for it."""
-        for state in self.scheduler.requests.values():
+        for choice in self.scheduler.choices:
             waited_s = now - self.prefilled.get(message.attempt, now)
-            if state.attempt == message.attempt and waited_s > LIMITS.accept_timeout_s:
-                self.watched[state.request_id].may_fail = True
+            if choice.attempt == message.attempt and waited_s > LIMITS.accept_timeout_s:
+                self.watched[choice.request_id].may_fail = True
 
     # What the scheduler may say.
 
@@ -116,12 +117,12 @@ class FleetWitness:
         coming = event.message.load.blocks_quarantined
         if self.leaving[event.worker_id] or coming >= len(event.message.attempts):
             return []
-        states = [
-            state
-            for state in self.scheduler.requests.values()
-            if state.decode_id == event.worker_id and state.phase is not Phase.QUEUED
+        choices = [
+            choice
+            for choice in self.scheduler.choices
+            if choice.decode_id == event.worker_id and choice.phase is not Phase.QUEUED
         ]
-        return [state.request_id for state in sorted(states, key=lambda state: state.place)[1:]]
+        return [choice.request_id for choice in sorted(choices, key=lambda choice: choice.place)[1:]]
 
     def handoff_ended(self, ended: HandoffEnded) -> None:
         """Said once for each hand-off, and before anything else becomes of its request."""
@@ -198,24 +199,27 @@ class FleetWitness:
                 self.leaving[worker.worker_id].add(attempt)
 
     def watched_by_attempt(self, attempt: str) -> Watched:
-        states = self.scheduler.requests.values()
-        held = (state for state in states if attempt in (state.attempt, state.move and state.move.attempt))
+        choices = self.scheduler.choices
+        held = (
+            choice for choice in choices if attempt in (choice.attempt, choice.move and choice.move.attempt)
+        )
         return self.watched[next(held).request_id]
 
     def check_order(self, placed: list[Watched], now: float) -> None:
         """Those placed at once go in the queue's order, and none that waits is overtaken without end."""
         names = [each.request.request_id for each in placed if not each.is_canary]
-        places = [place(self.scheduler.requests[name]) for name in names]
+        waiting = {choice.request_id: choice for choice in self.scheduler.choices}
+        places = [place(waiting[name]) for name in names]
         assert places == sorted(places)
-        for state in self.scheduler.queue:
-            older = self.watched[state.request_id]
-            if older.is_canary or not any(place(state) < other for other in places):
+        for choice in self.scheduler.queue:
+            older = self.watched[choice.request_id]
+            if older.is_canary or not any(place(choice) < other for other in places):
                 continue
             if older.overtaken_at is None:
                 older.overtaken_at = now
             assert now - older.overtaken_at < self.limits.overtake_s
 
 
-def place(state: RequestState) -> tuple[bool, bool, int]:
+def place(choice: Choice) -> tuple[bool, bool, int]:
     """Canaries, then resumed requests, then new ones; each by place."""
-    return (state.request.pair is None, not state.log, state.place)
+    return (choice.request.pair is None, not choice.log, choice.place)

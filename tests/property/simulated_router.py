@@ -29,7 +29,7 @@ from router.scheduling.events import (
     WorkerDown,
     WorkerSaid,
 )
-from router.scheduling.requests import Setback
+from router.scheduling.phases import Setback
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from router.scheduling.values import Request
 from tests.property.fleet_witness import FleetWitness

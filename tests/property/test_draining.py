@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.scheduling.requests import Phase, RequestState
+from router.scheduling.phases import Phase
+from router.scheduling.requests import Choice
 from router.scheduling.values import Request
 from tests.property.simulated_system import FAULTS, GRACE_S, SECONDS, SimulatedSystem
 from tests.property.witness import Answer
@@ -66,14 +67,14 @@ class Stage(SimulatedSystem):
         self.replace_lost_workers()
         for num_prompt in scene.prompts:
             self.arrive_with_much_to_do(num_prompt, order)
-        row = self.soon(order, lambda state: state.phase is Phase.DECODING)
+        row = self.soon(order, lambda choice: choice.phase is Phase.DECODING)
         if row is None:
             return
         source = self.workers[str(row.decode_id)]
         self.tell_to_drain(source, scene.grace_s, retires=scene.retires)
         if scene.grows:
             self.grow(Pool.DECODE)
-        row = self.soon(order, lambda state: state.move is not None)
+        row = self.soon(order, lambda choice: choice.move is not None)
         if row is not None and row.move is not None and scene.strike is not None:
             sides = {"source": source, "target": self.workers[row.move.decode_id]}
             side, fault = scene.strike
@@ -87,12 +88,12 @@ class Stage(SimulatedSystem):
         params = SamplingParams(order.randint(12, 60), ignore_eos=True)
         self.router.submit(Request(f"r{number}", (number,) * num_prompt, params), Answer(number, None))
 
-    def soon(self, order: random.Random, wanted: Callable[[RequestState], bool]) -> RequestState | None:
-        """A request of which this holds, once there is one; None if there is none for long."""
+    def soon(self, order: random.Random, wanted: Callable[[Choice], bool]) -> Choice | None:
+        """A choice of which this holds, once there is one; None if there is none for long."""
         for _ in range(MOST_TURNS):
-            for state in self.scheduler.requests.values():
-                if wanted(state):
-                    return state
+            for choice in self.scheduler.choices:
+                if wanted(choice):
+                    return choice
             self.go_on(order, 1)
         return None
 

@@ -136,7 +136,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_queue_is_in_order_of_place_after_canaries_and_resumed_requests(self) -> None:
-        places = [place(state) for state in self.system.scheduler.queue]
+        places = [place(choice) for choice in self.system.scheduler.queue]
         assert places == sorted(places)
 
     def teardown(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from router.scheduling.requests import COUNTED, Setback
+from router.scheduling.phases import COUNTED, Setback
 from router.scheduling.values import Output, Request
 from tests.property.simulated_workers import EOS
 from twinpool.errors import DeadlineExceeded, TwinpoolError, WorkerLost

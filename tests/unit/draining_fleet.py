@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from router.scheduling.commands import Drained, MoveEnded, SchedulerCommand
 from router.scheduling.events import Drain
-from router.scheduling.requests import Phase
+from router.scheduling.phases import Phase
 from tests.unit.small_fleet import SmallFleet, reserved, sent
 from twinpool.session import messages as m
 

@@ -16,7 +16,8 @@ from router.scheduling.events import (
     WorkerSaid,
     WorkerUp,
 )
-from router.scheduling.requests import Phase, Setback
+from router.scheduling.phases import Phase, Setback
+from router.scheduling.requests import Choice
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from router.scheduling.values import Output, Request
 from twinpool.sampling.params import SamplingParams
@@ -197,8 +198,12 @@ class SmallFleet:
 
     def phase(self, request_id: str = "r") -> Phase | None:
         """Where a request is; None once the scheduler has forgotten it."""
-        state = self.scheduler.requests.get(request_id)
-        return state.phase if state else None
+        return self.choice(request_id).phase if request_id in self.scheduler.requests else None
+
+    def choice(self, request_id: str = "r") -> Choice:
+        """A request's one choice."""
+        (choice,) = self.scheduler.requests[request_id].choices.values()
+        return choice
 
     @property
     def num_charged(self) -> int:

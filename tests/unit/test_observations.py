@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from router.scheduling.commands import Fail, HandoffEnded, SchedulerCommand, Send, SetBack
-from router.scheduling.requests import TIMED_AS, Phase, Setback
+from router.scheduling.commands import Emit, Fail, HandoffEnded, SchedulerCommand, Send, SetBack
+from router.scheduling.phases import TIMED_AS, Phase, Setback
 from router.scheduling.scheduler import SchedulerLimits
 from router.scheduling.values import Output, Request
 from router.telemetry.metrics import Metrics
@@ -201,7 +201,7 @@ def test_a_rows_move_is_no_hand_off_whichever_of_its_workers_speaks_first(first:
     ]
     for worker_id, word in words if first == "source" else reversed(words):
         bench.says(worker_id, word)
-    assert bench.fleet.scheduler.requests["r"].decode_id == "d1"
+    assert bench.fleet.choice("r").decode_id == "d1"
     assert bench.value("handoff_seconds_count", transport="shm") == 1
     assert bench.value("handoff_seconds_sum", transport="shm") == 0.05
     assert bench.value("handoff_bytes_total", transport="shm") == 4096
@@ -251,7 +251,7 @@ def test_a_deadline_that_passes_is_counted_for_the_phase_it_passed_in(phase: Pha
 def test_a_first_token_is_counted_from_the_arrival_of_its_call() -> None:
     bench = Bench()
     bench.observations.arrived(request(waited_s=0.5), 10.0)
-    bench.observations.emitted("r", Output(0, (7,)), 12.0)
+    bench.observations.emitted(Emit("r", Output(0, (7,))), 12.0)
     assert bench.value("time_to_first_token_seconds_sum") == 2.5
 
 

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from router.scheduling.requests import TIMED_AS, Setback
+from router.scheduling.phases import TIMED_AS, Setback
 from router.telemetry.gauges import PAIR_STATES, SnapshotGauges
 from router.telemetry.loop_lag import measure_loop_lag
 from router.telemetry.metrics import Metrics

@@ -6,8 +6,9 @@ import pytest
 
 from router.scheduling.commands import Emit, HandoffEnded, HandoffOutcome, SchedulerCommand, Send, SetBack
 from router.scheduling.events import Aborted, Cancelled, PoolGivenUp, WorkerSaid
+from router.scheduling.phases import IllegalPhase, Phase, Setback
 from router.scheduling.place import Place
-from router.scheduling.requests import IllegalPhase, Phase, RequestState, Setback
+from router.scheduling.requests import Choice, RequestState
 from router.scheduling.values import Ending, Output
 from tests.unit.small_fleet import PROMPT, SmallFleet, emitted, failures, request, reserved, sent
 from twinpool.errors import PoolUnavailable, WorkerLost
@@ -37,7 +38,8 @@ def test_a_request_lives_from_arrival_to_eviction() -> None:
     assert fleet.steps(m.RowToken("try-1", 2, 23, None)) == [Emit("r", Output(0, (23,)))]
     drop, last = fleet.steps(m.RowToken("try-1", 3, 24, FinishReason.LENGTH))
     assert drop == Send("d0", m.Drop("try-1"))
-    assert last == Emit("r", Output(0, (24,), Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", "d0"))))
+    ending = Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", "d0"))
+    assert last == Emit("r", Output(0, (24,), ending), last=True)
     assert fleet.releases(ReleaseReason.EVICTED) == []
     assert fleet.forgot_everything()
     assert fleet.num_charged == 0
@@ -61,7 +63,8 @@ def test_a_single_token_needs_no_reservation_and_no_decode_worker() -> None:
     prefill = m.Prefill("try-1", 0, PROMPT, (), SamplingParams(1, seed=5), None, 1)
     assert fleet.arrives(request(max_tokens=1)) == [Send("p0", prefill)]
     (last,) = fleet.reads(21, FinishReason.LENGTH)
-    assert last == Emit("r", Output(0, (21,), Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", None))))
+    ending = Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", None))
+    assert last == Emit("r", Output(0, (21,), ending), last=True)
     fleet.prefill_ends(PrefillOutcome.DONE)
     assert fleet.forgot_everything()
     assert fleet.num_charged == 0
@@ -73,7 +76,8 @@ def test_end_of_sequence_as_first_token_revokes_instead_of_admitting() -> None:
     over, drop, last = fleet.reads(0, FinishReason.STOP)
     assert over == OVER
     assert drop == Send("d0", m.Drop("try-1"))
-    assert last == Emit("r", Output(0, (0,), Ending(FinishReason.STOP, Timing(), ServedBy("p0", None))))
+    ending = Ending(FinishReason.STOP, Timing(), ServedBy("p0", None))
+    assert last == Emit("r", Output(0, (0,), ending), last=True)
     assert fleet.forgot_everything()
 
 
@@ -120,9 +124,9 @@ def test_an_attempt_made_again_adds_to_the_same_phases() -> None:
 
 
 def test_a_request_skips_no_phase() -> None:
-    state = RequestState(request(), Place(1), 0.0)
+    choice = Choice(RequestState(request(), Place(1), 9.0), 0, 0.0)
     with pytest.raises(IllegalPhase, match="queued to decoding"):
-        state.enter(Phase.DECODING, 1.0)
+        choice.enter(Phase.DECODING, 1.0)
 
 
 # Messages that are not of now.

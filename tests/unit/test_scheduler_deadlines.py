@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.scheduling.requests import Phase
+from router.scheduling.phases import Phase
 from tests.unit.small_fleet import LIMITS, SmallFleet, emitted, failures, request, sent
 from twinpool.errors import DeadlineExceeded
 from twinpool.session import messages as m

@@ -8,7 +8,7 @@ import pytest
 
 from router.scheduling.commands import ProbePair
 from router.scheduling.events import PairProven
-from router.scheduling.requests import Phase, Setback
+from router.scheduling.phases import Phase, Setback
 from tests.unit.draining_fleet import GRACE_S, copying, drained, draining, drains, moves, ticks
 from tests.unit.small_fleet import LIMITS, SmallFleet, request, reserved, sent, setbacks
 from twinpool.session import messages as m

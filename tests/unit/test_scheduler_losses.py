@@ -9,8 +9,8 @@ import pytest
 from router.scheduling.commands import ProbePair, Send
 from router.scheduling.events import PairFailed, PairProven, WorkerDown
 from router.scheduling.fleet import JOIN_AGAIN_S, PROBE_AGAIN_S
+from router.scheduling.phases import Phase, Setback
 from router.scheduling.reasons import PREFILL_ENDED, RELEASED
-from router.scheduling.requests import Phase, Setback
 from tests.unit.small_fleet import (
     LIMITS,
     SmallFleet,
@@ -44,7 +44,7 @@ def test_a_request_that_was_only_reserving_is_queued_again(lost: str) -> None:
     assert reserved(commands)[0][1] == "try-2"
     if lost == "p0":
         assert sent(commands, "d0")[:2] == [m.WriterGone("p0-1"), m.Drop("try-1")]
-        assert fleet.scheduler.requests["r"].prefill_id == "p1"
+        assert fleet.choice("r").prefill_id == "p1"
     else:
         assert reserved(commands) == [(other, "try-2")]
 
@@ -116,7 +116,7 @@ def test_the_loss_of_one_worker_leaves_other_pairs_requests_alone() -> None:
     commands = fleet.goes_down("d0")
     assert setbacks(commands) == [("a", Setback.WORKER_LOST, False)]
     assert reserved(commands) == [("d1", "try-3")]
-    assert fleet.scheduler.requests["a"].attempt == "try-3"
+    assert fleet.choice("a").attempt == "try-3"
     assert fleet.phase("b") is Phase.PREFILLING
 
 
@@ -363,7 +363,7 @@ def test_one_death_costs_one_attempt_however_it_is_heard_of(pool: Pool) -> None:
         fleet.releases(m.ReleaseReason.CONNECTION_ENDED, "try-1")
     else:
         fleet.prefill_ends(PrefillOutcome.PAIR_LOST, "try-1")
-    state = fleet.scheduler.requests["r"]
+    state = fleet.choice("r")
     assert (state.phase, state.num_failed_attempts) == (Phase.QUEUED, 1)
     fleet.passes(0.1)
     assert state.phase is Phase.QUEUED  # nothing goes to who may be dead
@@ -381,7 +381,7 @@ def test_who_speaks_again_is_no_longer_suspected(speaker: str) -> None:
     else:
         fleet.prefill_ends(PrefillOutcome.PAIR_LOST, "try-1")
     fleet.says(speaker, m.LoadReport(blocks_free=16))
-    assert fleet.scheduler.requests["r"].phase is Phase.RESERVING
+    assert fleet.choice("r").phase is Phase.RESERVING
 
 
 # Reasons.

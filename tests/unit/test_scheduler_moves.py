@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from router.scheduling.draining import MOST_MOVES, MOVE_AGAIN_S
 from router.scheduling.events import Cancelled
-from router.scheduling.requests import Phase, Setback
+from router.scheduling.phases import Phase, Setback
 from tests.unit.draining_fleet import (
     MAX_TOKENS,
     copying,
@@ -97,8 +97,9 @@ def test_the_oldest_rows_move_first_and_only_so_many_at_a_time() -> None:
     commands = ticks(fleet)
     assert len(reserved(commands)) == MOST_MOVES
     assert not reserved(ticks(fleet))
-    states = fleet.scheduler.requests
-    assert [name for name, state in states.items() if state.move is None] == [f"r{MOST_MOVES + 1}"]
+    assert [choice.request_id for choice in fleet.scheduler.choices if choice.move is None] == [
+        f"r{MOST_MOVES + 1}"
+    ]
 
 
 # What can become of it instead.

@@ -8,7 +8,7 @@ import pytest
 
 from router.scheduling.commands import SetBack
 from router.scheduling.events import PairProven
-from router.scheduling.requests import Setback
+from router.scheduling.phases import Setback
 from router.scheduling.scheduler import SchedulerLimits
 from tests.unit.small_fleet import LIMITS, SmallFleet, failures, request, reserved, sent
 from twinpool.session import messages as m
@@ -33,7 +33,7 @@ def test_requests_wait_until_a_pair_is_proven_and_then_go_by_arrival() -> None:
     commands = fleet.feed(PairProven("p0-1", "d0-1"))
     assert reserved(commands) == [("d0", "try-1"), ("d0", "try-2")]
     assert [state.request_id for state in fleet.scheduler.requests.values()] == ["a", "b"]
-    assert fleet.scheduler.requests["a"].attempt == "try-1"
+    assert fleet.choice("a").attempt == "try-1"
 
 
 def test_a_refused_request_keeps_its_place() -> None:
@@ -44,7 +44,7 @@ def test_a_refused_request_keeps_its_place() -> None:
     assert fleet.says("d0", m.LoadReport(blocks_free=1)) == []
     commands = fleet.says("d0", m.LoadReport(blocks_free=16))
     assert reserved(commands) == [("d0", "try-2")]
-    assert fleet.scheduler.requests["old"].attempt == "try-2"
+    assert fleet.choice("old").attempt == "try-2"
 
 
 def test_a_request_without_room_is_overtaken_for_a_second_and_then_no_more() -> None:
@@ -62,7 +62,7 @@ def test_a_request_without_room_is_overtaken_for_a_second_and_then_no_more() -> 
     assert fleet.arrives(request("small 3")) == []
     assert fleet.says("d0", m.LoadReport(blocks_free=11)) == []
     assert reserved(fleet.says("d0", m.LoadReport(blocks_free=16))) == [("d0", "try-3"), ("d0", "try-4")]
-    assert fleet.scheduler.requests["large"].attempt == "try-3"
+    assert fleet.choice("large").attempt == "try-3"
 
 
 def test_not_even_a_request_that_needs_no_decode_worker_overtakes_without_end() -> None:
@@ -103,7 +103,7 @@ def test_waiting_for_a_prefill_slot_is_no_reason_to_hold_others_back() -> None:
     fleet.reads(0, FinishReason.STOP)
     commands = fleet.prefill_ends(PrefillOutcome.DONE)
     assert reserved(commands) == [("d0", "try-2")]
-    assert fleet.scheduler.requests["b"].attempt == "try-2"
+    assert fleet.choice("b").attempt == "try-2"
 
 
 def test_a_request_queued_again_takes_its_old_place() -> None:
@@ -113,7 +113,7 @@ def test_a_request_queued_again_takes_its_old_place() -> None:
     fleet.releases(ReleaseReason.EXPIRED)
     assert [state.request_id for state in fleet.scheduler.queue] == ["a", "b"]
     assert reserved(fleet.prefill_ends(PrefillOutcome.STOPPED)) == [("d0", "try-2")]
-    assert fleet.scheduler.requests["a"].attempt == "try-2"
+    assert fleet.choice("a").attempt == "try-2"
 
 
 # Room.
@@ -208,7 +208,7 @@ def test_the_prefill_worker_with_the_least_to_read_is_chosen() -> None:
     fleet.arrives(request("long", prompt_ids=(1,) * 20))
     fleet.arrives(request("short"))
     fleet.arrives(request("third"))
-    writers = {state.request_id: state.prefill_id for state in fleet.scheduler.requests.values()}
+    writers = {choice.request_id: choice.prefill_id for choice in fleet.scheduler.choices}
     assert writers == {"long": "p0", "short": "p1", "third": "p1"}
 
 
@@ -271,7 +271,7 @@ def test_a_canary_goes_before_users_that_wait() -> None:
     fleet.arrives(request("a"), CANARY)
     commands = fleet.says("d0", m.LoadReport(blocks_free=3))
     assert reserved(commands) == [("d0", "try-1")]
-    assert fleet.scheduler.requests["canary"].attempt == "try-1"
+    assert fleet.choice("canary").attempt == "try-1"
 
 
 def test_a_canary_with_one_token_left_stays_on_its_prefill_worker() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from router.scheduling.commands import SchedulerCommand, Send, SetBack
 from router.scheduling.events import Aborted, Cancelled, Drain
-from router.scheduling.requests import COUNTED, Phase, Setback
+from router.scheduling.phases import COUNTED, Phase, Setback
 from tests.unit.small_fleet import (
     LIMITS,
     PROMPT,
@@ -266,7 +266,7 @@ def test_a_request_goes_on_after_every_loss_in_every_phase(
     assert failures(commands) == {}
     ((decode_id, attempt),) = reserved(commands)
     assert attempt == "try-2"
-    prefill_id = fleet.scheduler.requests["r"].prefill_id
+    prefill_id = fleet.choice("r").prefill_id
     (prefill,) = sent(fleet.grants(attempt, decode_id), prefill_id)
     assert isinstance(prefill, m.Prefill)
     assert (prefill.prompt_ids, prefill.output_ids) == (PROMPT, log)
@@ -363,7 +363,7 @@ def test_an_attempt_between_two_that_gives_no_token_is_no_resume(cause: str) -> 
     assert not resumed
     fleet.comes_up("d0")
     fleet.joins("p0", "d0")
-    state = fleet.scheduler.requests["r"]
+    state = fleet.choice("r")
     assert state.num_resumes == 0
     fleet.grants(state.attempt, str(state.decode_id))
     fleet.reads(23, attempt=state.attempt, position=2)

@@ -142,9 +142,9 @@ def test_no_prompt_goes_to_a_prefill_worker_that_stands_still() -> None:
     fleet.beats(5.5, "p1", "d0")
     fleet.says("p0", fleet.loads["p0"])
     fleet.arrives(request("a", max_tokens=1))
-    assert fleet.scheduler.requests["a"].prefill_id == "p1"
+    assert fleet.choice("a").prefill_id == "p1"
     fleet.arrives(request("b"))
-    assert fleet.scheduler.requests["b"].prefill_id == "p1"
+    assert fleet.choice("b").prefill_id == "p1"
 
 
 def test_who_moves_again_gets_requests_again() -> None:

@@ -26,7 +26,7 @@ class Reader:
         self.num_left += 1
 
     def put(self, *token_ids: int, ending: Ending | None = None) -> None:
-        self.stream.put(Output(0, token_ids, ending))
+        self.stream.put(Output(0, token_ids, ending), last=ending is not None)
 
     async def next(self) -> Output:
         return await asyncio.wait_for(anext(self.stream), 5)
@@ -164,3 +164,13 @@ async def test_a_stream_is_open_until_its_terminal_event() -> None:
     reader = Reader()
     reader.put(1)
     assert not reader.stream.ended
+
+
+async def test_choices_merge_each_by_itself_and_the_stream_ends_with_the_last() -> None:
+    reader = Reader()
+    for output in (Output(1, (5,)), Output(0, (1,)), Output(1, (6,), ENDING), Output(0, (2,))):
+        reader.stream.put(output)
+    assert [await reader.next(), await reader.next()] == [Output(1, (5, 6), ENDING), Output(0, (1, 2))]
+    reader.stream.put(Output(0, (3,), ENDING), last=True)
+    assert reader.stream.ended
+    assert await reader.rest() == [Output(0, (3,), ENDING)]

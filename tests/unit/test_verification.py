@@ -8,7 +8,7 @@ import pytest
 
 from router.audit.verification import Books, Doubt, Finding, books_of, compare, conclude
 from router.scheduling.events import Cancelled
-from router.scheduling.requests import Phase
+from router.scheduling.phases import Phase
 from tests.unit.small_fleet import SmallFleet
 from twinpool.session import messages as m
 from twinpool.types import Pool
@@ -100,7 +100,7 @@ def test_a_cancelled_attempt_is_leaving_until_both_workers_have_said_so() -> Non
 def books(fleet: SmallFleet, worker_id: str) -> Books:
     worker = fleet.scheduler.fleet.worker(worker_id)
     assert worker is not None
-    return books_of(worker, fleet.scheduler.requests.values())
+    return books_of(worker, fleet.scheduler.choices)
 
 
 # One look, and a second one.

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from router.scheduling.commands import Emit
 from router.scheduling.values import Ending, Output
 from router.telemetry.metrics import Metrics
 from router.telemetry.observations import Observations
@@ -34,9 +35,9 @@ def the_line(caplog: pytest.LogCaptureFixture) -> dict[str, object]:
 
 def test_a_good_end(observations: Observations, caplog: pytest.LogCaptureFixture) -> None:
     observations.arrived(request("r"), 1.0)
-    observations.emitted("r", Output(0, (7,)), 2.0)
+    observations.emitted(Emit("r", Output(0, (7,))), 2.0)
     ending = Ending(FinishReason.STOP, TIMING, ServedBy("p0", "d0"), num_resumes=1)
-    observations.emitted("r", Output(0, (8, 9), ending), 3.0)
+    observations.emitted(Emit("r", Output(0, (8, 9), ending), last=True), 3.0)
     line = the_line(caplog)
     told = ("request_id", "finish_reason", "completion_tokens", "prefill", "decode", "num_resumes", "queue_s")
     assert [line[key] for key in told] == ["r", "stop", 3, "p0", "d0", 1, TIMING.queue_s]
