@@ -20,6 +20,7 @@ from twinpool.kv.reservations import (
     CacheWritten,
     Dropped,
     Effect,
+    Opened,
     Reservations,
     RowReady,
     Stage,
@@ -177,7 +178,7 @@ class Custody:
 
     # The writers, through their transports.
 
-    def begin(self, writer: str, attempt: str) -> tuple[int, ...] | None:
+    def begin(self, writer: str, attempt: str) -> Opened | None:
         with self.lock:
             return self._held.begin(attempt, writer, self._clock())
 

@@ -62,9 +62,9 @@ class Moves:
     def hear(self, message: PairWord | CopyEnd) -> None:
         """A word of a receiver's, or the end of a copy."""
         match message:
-            case Accepted(attempt):
+            case Accepted(attempt, num_shared):
                 if move := self._moves.get(attempt):
-                    move.handoff.state = State.ACCEPTED
+                    move.handoff.accept(num_shared)
             case Ended(attempt, ending):
                 self._drop(attempt, ending.value)
             case PairLost(decode, reason):
@@ -99,9 +99,9 @@ class Moves:
             if row is None or budget == 0:
                 continue
             num_cached = blocks_for(row.length - 1, self._block_size)
-            is_last = num_cached - move.handoff.num_copied <= budget
+            is_last = num_cached - move.handoff.num_there <= budget
             # Before that, only blocks ahead of the row's last one: they are full.
-            end = num_cached if is_last else move.handoff.num_copied + budget
+            end = num_cached if is_last else move.handoff.num_there + budget
             if copy := move.handoff.copy(row.blocks, end, is_last=is_last):
                 copies.append(copy)
                 budget -= len(copy.blocks)

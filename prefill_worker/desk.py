@@ -105,10 +105,10 @@ class PrefillDesk:
             case CancelAll():
                 for attempt in list(self._prompts):
                     self._cancel(attempt)
-            case Accepted(attempt):
+            case Accepted(attempt, num_shared):
                 prompt = self._prompts.get(attempt)
                 if prompt is not None and prompt.handoff is not None:
-                    prompt.handoff.state = State.ACCEPTED
+                    prompt.handoff.accept(num_shared)
             case Ended(attempt, ending):
                 if prompt := self._prompts.get(attempt):
                     self._end(prompt, PrefillOutcome(ending.value))

@@ -14,6 +14,7 @@ from twinpool.config import HandoffConfig
 from twinpool.engine.fingerprint import Fingerprint, layout_fingerprint
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.pool import BlockPool, Owner
+from twinpool.kv.reservations import Opened
 from twinpool.kv.storage import KvStorage
 from twinpool.session.messages import Event, Reserve
 from twinpool.transfer.handshake import Identity
@@ -71,8 +72,8 @@ class SenderLog:
     def __init__(self) -> None:
         self.heard = Heard()
 
-    def accepted(self, attempt: str) -> None:
-        self.heard.add(("accepted", attempt))
+    def accepted(self, attempt: str, num_shared: int) -> None:
+        self.heard.add(("accepted", attempt, num_shared))
 
     def refused(self, attempt: str) -> None:
         self.heard.add(("refused", attempt))
@@ -89,15 +90,19 @@ class SenderLog:
 
 
 class ReceiverLog:
-    """A decode side's `ReceiverEvents` that accepts what it was told to, written down as tuples."""
+    """A decode side's `ReceiverEvents` that accepts what it was told to, written down as tuples.
 
-    def __init__(self, *, blocks: dict[str, tuple[int, ...]] | None = None) -> None:
+    num_shared: with which everything accepted begins.
+    """
+
+    def __init__(self, *, blocks: dict[str, tuple[int, ...]] | None = None, num_shared: int = 0) -> None:
         self.heard = Heard()
         self.blocks = dict(blocks or {})
+        self._num_shared = num_shared
 
-    def begin(self, writer: str, attempt: str) -> tuple[int, ...] | None:
+    def begin(self, writer: str, attempt: str) -> Opened | None:
         self.heard.add(("begin", writer, attempt))
-        return self.blocks.get(attempt)
+        return Opened(self.blocks[attempt], self._num_shared) if attempt in self.blocks else None
 
     def progress(self, writer: str, attempt: str) -> None:
         self.heard.add(("progress", writer, attempt))

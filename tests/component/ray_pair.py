@@ -59,7 +59,7 @@ class RayPair:
         """Reserve and begin; the reserved blocks."""
         blocks: tuple[int, ...] = ask(self.actor.reserve.remote(attempt, num_blocks, writer))
         sender.begin(attempt)
-        self.log.heard.wait_for(("accepted", attempt))
+        self.log.heard.wait_for(("accepted", attempt, 0))
         return blocks
 
     def holds(self, reserved: tuple[int, ...], sent: list[int]) -> bool:

@@ -85,7 +85,7 @@ class _Printed(SenderLog):
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard.add = lambda heard: say(" ".join(heard))  # type: ignore[method-assign]
+        self.heard.add = lambda heard: say(" ".join(map(str, heard)))  # type: ignore[method-assign]
 
 
 def say(line: str) -> None:

@@ -89,9 +89,9 @@ class Bench:
     def write(self, attempt: str, num_prompt: int) -> None:
         """The cache of a prompt comes in."""
         self.custody.reserve(Reserve(attempt, num_prompt + 1, WRITER, 30.0))
-        blocks = self.custody.begin(WRITER, attempt)
-        assert blocks is not None
-        self.custody.written(WRITER, attempt, len(blocks), ())
+        opened = self.custody.begin(WRITER, attempt)
+        assert opened is not None
+        self.custody.written(WRITER, attempt, len(opened.blocks), ())
 
     def admit(self, attempt: str, num_prompt: int, max_tokens: int) -> None:
         """The row may enter, with one token in its log."""

@@ -124,11 +124,11 @@ def test_pair_that_cannot_open_is_told_and_may_be_tried_again(fleet: Fleet) -> N
 
 def test_words_of_the_transport_reach_the_engine(fleet: Fleet) -> None:
     _, events = fleet.opened()
-    events.accepted("a")
+    events.accepted("a", 3)
     events.refused("b")
     events.stop_requested("c")
     assert fleet.posted() == [
-        Accepted("a"),
+        Accepted("a", 3),
         Ended("b", Ending.REFUSED),
         Ended("c", Ending.STOPPED),
     ]

@@ -53,8 +53,9 @@ class DirectSender:
         self._num_pushed: dict[str, int] = {}
 
     def begin(self, attempt: str) -> None:
-        accepted = self._custody.begin(WRITER, attempt) is not None
-        self._inbox.post(Accepted(attempt) if accepted else Ended(attempt, Ending.REFUSED))
+        opened = self._custody.begin(WRITER, attempt)
+        refused = Ended(attempt, Ending.REFUSED)
+        self._inbox.post(Accepted(attempt, opened.num_shared) if opened else refused)
         self._num_pushed[attempt] = 0
 
     def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:

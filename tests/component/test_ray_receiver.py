@@ -20,6 +20,7 @@ from tests.component.handoff_ends import (
     join,
 )
 from twinpool.kv.pool import Owner
+from twinpool.kv.reservations import Opened
 from twinpool.kv.storage import KvStorage
 from twinpool.session.messages import LoadReport, Released
 from twinpool.transfer import ray_receiver
@@ -127,7 +128,7 @@ class _RevokedAtOnce(ReceiverLog):
 
     receiver: RayReceiver
 
-    def begin(self, writer: str, attempt: str) -> tuple[int, ...] | None:
+    def begin(self, writer: str, attempt: str) -> Opened | None:
         self.receiver.stop(writer, attempt)
         return super().begin(writer, attempt)
 
@@ -138,6 +139,16 @@ def test_revoke_during_begin_frees_the_blocks_and_refuses() -> None:
     assert not Sender(events.receiver).say("begin", "a")
     # Once when it was revoked, and once more now that it cannot have been too early.
     assert events.heard()[-1] == ("stopped", WRITER, "a")
+
+
+def test_only_own_blocks_are_asked_for_and_shared_ones_are_told() -> None:
+    events = ReceiverLog(blocks={"a": (4, 2)}, num_shared=3)
+    storage = KvStorage(SMALL, 8)
+    sender = Sender(listening(events, storage))
+    assert sender.say("begin", "a") == (2, 3)
+    assert sender.say("begin", "unknown") is None
+    sender.push("a", 0, chunk_of(9, 2))
+    assert storage.block_bytes_view().amax(dim=1).tolist() == [0, 0, 9, 0, 9, 0, 0, 0]
 
 
 def test_written_waits_for_the_pushes_that_it_overtook() -> None:

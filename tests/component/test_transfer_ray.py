@@ -165,7 +165,7 @@ def test_closing_sender_frees_its_blocks_and_says_nothing(pair: RayPair) -> None
     sender.close()
     ask(pair.actor.wait_for.remote(Released))
     assert ask(pair.actor.num_free.remote()) == NUM_BLOCKS
-    assert pair.log.heard() == [("accepted", "a")]
+    assert pair.log.heard() == [("accepted", "a", 0)]
 
 
 def test_late_farewell_of_an_older_pair_does_not_end_the_newer(lone_pair: RayPair) -> None:

@@ -38,7 +38,7 @@ def test_blocks_arrive_bit_exact_and_open_the_row(bench: ShmBench) -> None:
     sender = bench.connect(receiver, log, source)
     reserved = blocks.reserve("a", 3, WRITER)
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
     assert sender.push("a", [5, 2], 0)
     assert sender.push("a", [7], 2)
     assert sender.written("a")
@@ -53,7 +53,7 @@ def test_blocks_arrive_bit_exact_from_another_process(bench: ShmBench) -> None:
     reserved = blocks.reserve("a", NUM_SENT, WRITER)
     with SenderProcess(receiver.path, DECODE, WRITER) as sender:
         sender.tell("begin a")
-        sender.heard.wait_for("accepted a")
+        sender.heard.wait_for("accepted a 0")
         sender.tell("push a")
         sender.tell("written a")
         written = blocks.heard.wait_for(Written)
@@ -62,13 +62,28 @@ def test_blocks_arrive_bit_exact_from_another_process(bench: ShmBench) -> None:
         assert torch.equal(blocks.bytes_of(reserved), source.block_bytes_view())
 
 
+def test_only_own_blocks_are_sent_and_shared_ones_are_told(bench: ShmBench) -> None:
+    log, events = SenderLog(), ReceiverLog(blocks={"a": (6, 0)}, num_shared=3)
+    storage, receiver = bench.listen(events)
+    source = random_storage(SMALL, 8)
+    sender = bench.connect(receiver, log, source, checksum=True)
+    sender.begin("a")
+    log.heard.wait_for(("accepted", "a", 3))
+    assert sender.push("a", [4, 5], 0)
+    assert sender.written("a")
+    checksums = (source.block_checksum(4), source.block_checksum(5))
+    events.heard.wait_for(("written", WRITER, "a", 2, checksums))
+    assert torch.equal(storage.block_bytes_view()[[6, 0]], source.block_bytes_view()[[4, 5]])
+    assert not storage.block_bytes_view()[1:6].any()
+
+
 def test_blocks_may_be_pushed_in_any_order(bench: ShmBench) -> None:
     log, events = SenderLog(), ReceiverLog(blocks={"a": (6, 0, 3)})
     storage, receiver = bench.listen(events)
     source = random_storage(SMALL, 8)
     sender = bench.connect(receiver, log, source, checksum=True)
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
     for index in (2, 0, 1):
         assert sender.push("a", [index + 4], index)
     assert sender.written("a")
@@ -102,7 +117,7 @@ def test_progress_renews_the_reservation(bench: ShmBench, word: str) -> None:
     sender = bench.connect(receiver, log)
     blocks.reserve("a", 3, WRITER, ttl_s=1.0)
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
     for index in range(3):
         blocks.now += 0.75
         if word == "push":
@@ -121,7 +136,7 @@ def test_push_beyond_the_reservation_writes_nothing(bench: ShmBench) -> None:
     storage, receiver = bench.listen(events)
     sender = bench.connect(receiver, log)
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
     with pytest.raises(ValueError, match="reserved 2 blocks"):
         sender.push("a", [1, 2, 3], 0)
     assert not storage.block_bytes_view().any()
@@ -133,7 +148,7 @@ def test_sender_that_gives_up_fails_the_hand_off_and_frees_the_blocks(bench: Shm
     sender = bench.connect(receiver, log)
     blocks.reserve("a", 2, WRITER)
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
     sender.stopped("a")
     released = blocks.heard.wait_for(Released)
     assert released.reason is ReleaseReason.HANDOFF_FAILED
@@ -157,7 +172,7 @@ def test_damaged_block_fails_the_hand_off_and_is_named(bench: ShmBench) -> None:
     sender = bench.connect(receiver, log, checksum=True)
     reserved = blocks.reserve("a", 3, WRITER)
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
     assert sender.push("a", [0, 1, 2], 0)
     blocks.storage.block_bytes_view()[reserved[1], 5] ^= 1
     assert sender.written("a")
@@ -177,14 +192,14 @@ def test_stop_before_written_leaves_stopped_as_the_only_last_word(bench: ShmBenc
     _, receiver = bench.listen(events)
     sender = bench.connect(receiver, log)
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
     receiver.stop(WRITER, "a")
     log.heard.wait_for(("stop", "a"))
     assert not sender.push("a", [0], 0)
     assert not sender.written("a")
     sender.stopped("a")
     sender.begin("next")  # messages keep their order, so all of "a" was heard before
-    log.heard.wait_for(("accepted", "next"))
+    log.heard.wait_for(("accepted", "next", 0))
     assert events.last_words("a") == ["stopped"]
 
 
@@ -193,11 +208,11 @@ def test_stop_that_crosses_written_leaves_written_as_the_only_last_word(bench: S
     _, receiver = bench.listen(events)
     sender = bench.connect(receiver, log)
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
     assert sender.written("a")
     receiver.stop(WRITER, "a")
     sender.begin("next")
-    log.heard.wait_for(("accepted", "next"))
+    log.heard.wait_for(("accepted", "next", 0))
     assert events.last_words("a") == ["written"]
     assert ("stop", "a") not in log.heard()
 
@@ -217,14 +232,14 @@ def test_stop_and_written_at_once_leave_exactly_one_last_word(bench: ShmBench) -
     stopping = in_thread(stop_all)
     for attempt in attempts:
         sender.begin(attempt)
-        log.heard.wait_for(("accepted", attempt))
+        log.heard.wait_for(("accepted", attempt, 0))
         start.wait(WAIT_S)
         said = sender.written(attempt)
         if not said:
             log.heard.wait_for(("stop", attempt))
     join(stopping)
     sender.begin("next")
-    log.heard.wait_for(("accepted", "next"))
+    log.heard.wait_for(("accepted", "next", 0))
     assert {len(events.last_words(attempt)) for attempt in attempts} == {1}
 
 
@@ -261,7 +276,7 @@ def test_no_byte_follows_stopped(bench: ShmBench) -> None:
     sender = bench.connect(receiver, log, random_storage(LARGE, 4))
     for attempt in attempts:
         sender.begin(attempt)
-        log.heard.wait_for(("accepted", attempt))
+        log.heard.wait_for(("accepted", attempt, 0))
         pushing = threading.Event()
 
         def hammer(attempt: str = attempt, pushing: threading.Event = pushing) -> None:
@@ -283,7 +298,7 @@ def test_no_byte_follows_stopped_from_another_process(bench: ShmBench) -> None:
     with SenderProcess(receiver.path, DECODE, WRITER) as sender:
         for attempt in attempts:
             sender.tell(f"begin {attempt}")
-            sender.heard.wait_for(f"accepted {attempt}")
+            sender.heard.wait_for(f"accepted {attempt} 0")
             sender.tell(f"hammer {attempt}")
             events.heard.wait_for(("progress", WRITER, attempt))
             receiver.stop(WRITER, attempt)

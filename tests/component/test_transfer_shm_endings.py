@@ -80,9 +80,9 @@ def test_killed_writer_ends_the_connection_and_frees_its_quarantine(bench: ShmBe
     blocks.reserve("b", 2, WRITER)
     with SenderProcess(receiver.path, DECODE, WRITER) as sender:
         sender.tell("begin a")
-        sender.heard.wait_for("accepted a")
+        sender.heard.wait_for("accepted a 0")
         sender.tell("begin b")
-        sender.heard.wait_for("accepted b")
+        sender.heard.wait_for("accepted b 0")
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
         sender.suspend()  # it answers no `stop`, so the blocks are in quarantine when it dies
@@ -103,7 +103,7 @@ def test_writer_killed_in_the_middle_of_a_push_frees_its_blocks(bench: ShmBench)
     blocks.reserve("a", NUM_SENT, WRITER)
     with SenderProcess(receiver.path, DECODE, WRITER) as sender:
         sender.tell("begin a")
-        sender.heard.wait_for("accepted a")
+        sender.heard.wait_for("accepted a 0")
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
         sender.signal(signal.SIGKILL)
@@ -118,7 +118,7 @@ def test_stopped_writer_keeps_its_blocks_in_quarantine_however_long_and_is_repor
     blocks.reserve("a", NUM_SENT, WRITER)
     with SenderProcess(receiver.path, DECODE, WRITER) as sender:
         sender.tell("begin a")
-        sender.heard.wait_for("accepted a")
+        sender.heard.wait_for("accepted a 0")
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
         sender.suspend()
@@ -139,7 +139,7 @@ def test_stopped_writer_lets_go_when_it_runs_again(bench: ShmBench) -> None:
     blocks.reserve("a", NUM_SENT, WRITER)
     with SenderProcess(receiver.path, DECODE, WRITER) as sender:
         sender.tell("begin a")
-        sender.heard.wait_for("accepted a")
+        sender.heard.wait_for("accepted a 0")
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
         sender.suspend()
@@ -155,10 +155,10 @@ def test_senders_close_is_heard_as_the_end_and_not_as_a_broken_pair(bench: ShmBe
     sender = bench.connect(receiver, log)
     blocks.reserve("a", 2, WRITER)
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
     sender.close()
     blocks.heard.wait_for(Released)
-    assert log.heard() == [("accepted", "a")]
+    assert log.heard() == [("accepted", "a", 0)]
     assert not sender.push("a", [0], 0)
     assert not sender.written("a")
     sender.begin("b")
@@ -174,7 +174,7 @@ def test_nothing_ends_before_the_copy_in_progress(
     _, receiver = bench.listen(events)
     sender = bench.connect(receiver, log)
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
     pushing = in_thread(lambda: sender.push("a", [0, 1], 0))
     assert events.copy.started.wait(WAIT_S)
     match how:

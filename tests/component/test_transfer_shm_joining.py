@@ -111,7 +111,7 @@ def test_second_connection_of_a_writer_is_refused_and_the_first_lives_on(bench: 
     with pytest.raises(HandoffRefused, match="joined already"):
         bench.connect(receiver, SenderLog())
     sender.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
 
 
 def test_writer_joins_anew_only_after_the_end_of_its_connection_is_told(bench: ShmBench) -> None:
@@ -155,7 +155,7 @@ def test_garbage_ends_that_connection_alone(bench: ShmBench, sent: bytes, joined
     if joined:
         events.heard.wait_for(("ended", "bad"))
     good.begin("a")
-    log.heard.wait_for(("accepted", "a"))
+    log.heard.wait_for(("accepted", "a", 0))
 
 
 def test_silent_stranger_is_dropped_and_holds_nobody_up(

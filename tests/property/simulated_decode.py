@@ -113,7 +113,7 @@ class SimulatedDecode(Worker):
     def stop(self, writer: str, attempt: str) -> None:
         """The custody wants a writer stopped."""
         if writer in self.connections:
-            self.connections[writer].answers.append(("stop", attempt, ()))
+            self.connections[writer].answers.append(("stop", attempt, None))
 
     def close(self) -> None:
         raise AssertionError("nobody closes the receiver")
@@ -126,7 +126,7 @@ class SimulatedDecode(Worker):
         if self.alive:
             super().die()
             for connection in self.connections.values():
-                connection.answers.append(("end", "", ()))
+                connection.answers.append(("end", "", None))
 
     def hear(self, word: PairWord) -> None:
         self._loop.post(word)
@@ -136,10 +136,8 @@ class SimulatedDecode(Worker):
         word, attempt, num_blocks = connection.words.popleft()
         match word:
             case "begin":
-                blocks = self.custody.begin(writer, attempt)
-                connection.answers.append(
-                    ("refused" if blocks is None else "accepted", attempt, blocks or ())
-                )
+                opened = self.custody.begin(writer, attempt)
+                connection.answers.append(("accepted" if opened else "refused", attempt, opened))
             case "progress":
                 self.custody.progress(writer, attempt)
             case "written":

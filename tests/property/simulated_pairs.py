@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from twinpool.kv.reservations import Opened
 from twinpool.session import messages as m
 from twinpool.transfer.port import HandoffSender
 from twinpool.transfer.words import Accepted, Ended, Ending, PairLost, PairWord
@@ -44,7 +45,7 @@ class Connection:
         self._source = source
         self._target = target
         self.words: deque[tuple[str, str, int]] = deque()
-        self.answers: deque[tuple[str, str, tuple[int, ...]]] = deque()
+        self.answers: deque[tuple[str, str, Opened | None]] = deque()
         self.open: dict[str, tuple[int, ...]] = {}
         self._num_pushed: dict[str, int] = {}
 
@@ -83,11 +84,11 @@ class Connection:
 
     def hear(self) -> PairWord | None:
         """The receiver's next word, taken as a transport takes it: `stop` is answered at once."""
-        answer, attempt, blocks = self.answers.popleft()
+        answer, attempt, opened = self.answers.popleft()
         match answer:
-            case "accepted" if attempt in self.open:
-                self.open[attempt] = blocks
-                return Accepted(attempt)
+            case "accepted" if opened is not None and attempt in self.open:
+                self.open[attempt] = opened.blocks
+                return Accepted(attempt, opened.num_shared)
             case "refused" if self.open.pop(attempt, None) is not None:
                 return Ended(attempt, Ending.REFUSED)
             case "stop" if self._last_word("stopped", attempt):

@@ -175,9 +175,11 @@ class ReservationsMachine(RuleBasedStateMachine):
     def begin(self, index: int) -> None:
         attempt = self.pick(index)
         stage = self.held.stage(attempt.name)
-        blocks = self.held.begin(attempt.name, attempt.writer, self.now)
-        assert (blocks is not None) == (stage is Stage.RESERVED)
-        attempt.open = attempt.open or blocks or ()
+        opened = self.held.begin(attempt.name, attempt.writer, self.now)
+        assert (opened is not None) == (stage is Stage.RESERVED)
+        if opened is not None:
+            assert (len(opened.blocks), opened.num_shared) == (attempt.num_own, len(attempt.shared))
+            attempt.open = opened.blocks
 
     @precondition(lambda self: self.attempts)
     @rule(index=INDEX, written=st.booleans(), missing=st.sampled_from([0, 0, 0, 1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twinpool.kv.pool import BlockPool, Owner
-from twinpool.kv.reservations import Dropped, Reservations, Stage
+from twinpool.kv.reservations import Dropped, Opened, Reservations, Stage
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, ReleaseReason
 
@@ -26,7 +26,7 @@ class Bench:
             return
         assert self.held.reserve(A, NUM_BLOCKS, WRITER, TTL_S, 0)
         if stage is not Stage.RESERVED:
-            assert self.held.begin(A, WRITER, 0) == (0, 1, 2)
+            assert self.held.begin(A, WRITER, 0) == Opened((0, 1, 2))
         if stage in (Stage.WRITTEN, Stage.ADMITTED):
             self.held.written(A, WRITER, NUM_BLOCKS, 0)
         if stage is Stage.ADMITTED:

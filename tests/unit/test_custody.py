@@ -10,7 +10,7 @@ from decode_worker.custody import Custody
 from twinpool.config import HandoffConfig
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.pool import BlockPool
-from twinpool.kv.reservations import RowReady
+from twinpool.kv.reservations import Opened, RowReady
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import (
     Admit,
@@ -86,7 +86,7 @@ def test_a_written_cache_is_reported_with_its_bytes_and_time_before_the_row_ente
     bench = Bench()
     bench.reserve()
     bench.custody.admit(ADMIT)
-    assert bench.custody.begin(WRITER, A) == (0, 1, 2)
+    assert bench.custody.begin(WRITER, A) == Opened((0, 1, 2))
     bench.now = 0.5
     bench.heard()
     bench.custody.written(WRITER, A, 2, ())
@@ -184,3 +184,17 @@ def test_checksums_are_not_compared_unless_asked_for() -> None:
     bench = Bench()
     bench.write((0, 0, 0))
     assert isinstance(bench.heard()[-1], Written)
+
+
+@pytest.mark.parametrize(("checksums", "last"), [((103, 104), Written), ((100, 101), Released)])
+def test_only_own_blocks_are_compared(checksums: tuple[int, ...], last: type) -> None:
+    """Two blocks are shared, so that the third and fourth of the cache are the first that were sent."""
+    bench = Bench(checksum=True)
+    bench.write()
+    bench.custody.admit(ADMIT)
+    (row,) = bench.custody._held
+    bench.custody._pool.publish(row.lease, 2)
+    assert bench.custody._held.reserve("try-2", 2, WRITER, 30.0, 0.0, shared=row.lease.shared)
+    assert bench.custody.begin(WRITER, "try-2") == Opened((3, 4), num_shared=2)
+    bench.custody.written(WRITER, "try-2", 2, checksums)
+    assert isinstance(bench.heard()[-1], last)

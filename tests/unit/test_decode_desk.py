@@ -90,13 +90,13 @@ def row(attempt: str, num_prompt: int = 2, max_tokens: int = 50) -> RowReady:
     return RowReady(Admit(attempt, 0, num_prompt, (5,), SamplingParams(max_tokens)), tuple(range(num_blocks)))
 
 
-def moving(attempt: str = "a", num_prompt: int = 12) -> Table:
+def moving(attempt: str = "a", num_prompt: int = 12, num_shared: int = 0) -> Table:
     """A row that moves, whose move is accepted."""
     table = Table(free=range(100, 120))
     table.hear(row(attempt, num_prompt), MoveRow(attempt, f"{attempt}'", TARGET))
     table.turn()
     assert Begin(TARGET, f"{attempt}'") in table.said()
-    table.hear(Accepted(f"{attempt}'"))
+    table.hear(Accepted(f"{attempt}'", num_shared))
     return table
 
 
@@ -172,6 +172,17 @@ def test_a_row_is_copied_a_few_blocks_between_steps_and_the_rest_with_the_last_w
     assert copied[:7] == [0, 1, 2, 3, 4, 5, 6]
     assert table.step() == []
     assert any(isinstance(word, RowMoved) for word in table.said())
+
+
+def test_blocks_that_are_shared_there_are_not_copied() -> None:
+    copies = []
+    table = moving(num_shared=3)
+    while not any(isinstance(word, RowMoved) for word in table.words):
+        copies += [errand for errand in table.turn().errands if isinstance(errand, Copy)]
+    copied = [block for copy in copies for block in copy.blocks]
+    assert copied[:4] == [3, 4, 5, 6]
+    assert copies[0].first == 0
+    assert copies[-1].first + len(copies[-1].blocks) == len(copied)
 
 
 def test_a_row_goes_on_here_where_its_copy_fails() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from prefill_worker.desk import CancelAll, PrefillDesk, PrefillLimits, Word
 from twinpool.engine.batch import PrefillChunk
 from twinpool.kv.pool import BlockPool, Owner
@@ -65,7 +67,7 @@ def prompt(arrival: int, num_tokens: int = 4, decode: str | None = DECODE) -> Pr
 
 
 def accepted(*arrivals: int) -> list[Accepted]:
-    return [Accepted(str(arrival)) for arrival in arrivals]
+    return [Accepted(str(arrival), 0) for arrival in arrivals]
 
 
 def test_prompts_begin_and_are_read_in_the_order_of_their_arrival() -> None:
@@ -94,6 +96,21 @@ def test_a_prompt_larger_than_all_blocks_ends_at_once() -> None:
     table.hear(prompt(1, num_tokens=5), prompt(2, num_tokens=4))
     assert table.outcomes() == {"1": PrefillOutcome.FAILED}
     assert list(table.plan().step) == ["2"]
+
+
+@pytest.mark.parametrize(("num_shared", "copied"), [(1, [(1, False), (2, True)]), (4, [(0, True)])])
+def test_what_is_shared_there_is_not_copied(num_shared: int, copied: list[tuple[int, bool]]) -> None:
+    table = Table()
+    table.hear(prompt(1, num_tokens=7))
+    table.plan()
+    table.hear(Accepted("1", num_shared))
+    copies: list[Copy] = []
+    for _ in range(2):
+        table.read()
+        copies += table.copy()
+    assert [(len(copy.blocks), copy.is_last) for copy in copies] == copied
+    assert copies[0].first == 0
+    assert table.outcomes() == {"1": PrefillOutcome.DONE}
 
 
 def test_what_is_complete_is_copied_before_the_next_step_and_the_rest_with_the_last_word() -> None:

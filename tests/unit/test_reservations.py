@@ -25,6 +25,7 @@ from twinpool.kv.reservations import (
     CacheWritten,
     Dropped,
     IllegalStage,
+    Opened,
     RowReady,
     Stage,
 )
@@ -40,7 +41,7 @@ def test_a_reservation_lives_from_reserve_to_evict() -> None:
     assert held.reserve(A, NUM_BLOCKS, WRITER, TTL_S, 1.0)
     assert held.stage(A) is Stage.RESERVED
     assert bench.owners() == {Owner.RESERVATION: 3}
-    assert held.begin(A, WRITER, 2.0) == (0, 1, 2)
+    assert held.begin(A, WRITER, 2.0) == Opened((0, 1, 2))
     assert held.stage(A) is Stage.WRITING
     assert held.written(A, WRITER, 2, 2.5) == [CacheWritten(A, 2, 0.5)]
     assert held.stage(A) is Stage.WRITTEN
@@ -58,7 +59,7 @@ def test_an_early_admit_waits_with_the_reservation_for_written(stage: Stage) -> 
     assert bench.held.admit(ADMIT, 1.0) == []
     assert bench.held.stage(A) is stage
     if stage is Stage.RESERVED:
-        assert bench.held.begin(A, WRITER, 1.0) == (0, 1, 2)
+        assert bench.held.begin(A, WRITER, 1.0) == Opened((0, 1, 2))
     effects = bench.held.written(A, WRITER, 3, 4.0)
     assert effects[1:] == [RowReady(ADMIT, (0, 1, 2))]
     assert bench.owners() == {Owner.ROW: 3}
@@ -274,7 +275,7 @@ def test_admit_and_revoke_of_what_is_not_there_are_answered_gone() -> None:
 def test_a_retry_takes_new_blocks_while_the_old_ones_are_quarantined() -> None:
     bench = Bench(Stage.QUARANTINED)
     assert bench.held.reserve("retry", NUM_BLOCKS, OTHER, TTL_S, 1.0)
-    assert bench.held.begin("retry", OTHER, 1.0) == (3, 4, 5)
+    assert bench.held.begin("retry", OTHER, 1.0) == Opened((3, 4, 5))
     assert bench.held.begin(A, WRITER, 1.0) is None
 
 
@@ -293,7 +294,8 @@ def test_shared_blocks_come_first_in_the_row_and_are_not_the_writers() -> None:
     bench, shared = bench_with_prefix()
     held = bench.held
     assert held.reserve("b", 2, WRITER, TTL_S, 0, shared=shared)
-    assert held.begin("b", WRITER, 0) == held.blocks("b", WRITER) == (3, 4)
+    assert held.begin("b", WRITER, 0) == Opened((3, 4), num_shared=2)
+    assert held.blocks("b", WRITER) == (3, 4)
     admit = Admit("b", 0, 13, (1,), SamplingParams(9))
     held.admit(admit, 0)
     assert held.written("b", WRITER, 2, 1.0) == [CacheWritten("b", 2, 1.0), RowReady(admit, (0, 1, 3, 4))]

@@ -75,6 +75,14 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """What a writer fills: `blocks`, behind num_shared that are there already and are not sent."""
+
+    blocks: tuple[int, ...]
+    num_shared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StopWriter:
     """Tell the writer to stop; its blocks are quarantined until it answers."""
 
@@ -223,14 +231,14 @@ class Reservations:
 
     # The writer's words.
 
-    def begin(self, attempt: str, writer: str, now: float) -> tuple[int, ...] | None:
-        """The writer wants to start; the own blocks to fill, or None if no reservation is there for it."""
+    def begin(self, attempt: str, writer: str, now: float) -> Opened | None:
+        """The writer wants to start; None if no reservation is there for it."""
         held = self._held.get(attempt)
         if held is None or held.writer != writer or held.stage is not Stage.RESERVED:
             return None
         self._advance(held, Stage.WRITING, now)
         held.expires_at = now + held.ttl_s
-        return held.lease.own
+        return Opened(held.lease.own, held.lease.num_shared)
 
     def progress(self, attempt: str, writer: str, now: float) -> None:
         """The writer is alive, and writes or will; renews the expiry."""

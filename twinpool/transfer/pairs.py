@@ -121,8 +121,8 @@ class _Pair:
         self._tell = tell
         self._ended = ended
 
-    def accepted(self, attempt: str) -> None:
-        self._tell(Accepted(attempt))
+    def accepted(self, attempt: str, num_shared: int) -> None:
+        self._tell(Accepted(attempt, num_shared))
 
     def refused(self, attempt: str) -> None:
         self._tell(Ended(attempt, Ending.REFUSED))

@@ -9,6 +9,9 @@ Who speaks, in order, for one attempt:
       written | stopped ────────────────────►  the sender's last word; no byte follows it
              ◄──────────────────────────────  stop (at any time; answered by one of the last words)
 
+Words and pushes count the blocks that are the reservation's own. It may begin with shared ones, which the
+receiver has already: `accepted` says how many, and the sender leaves so many of its own out.
+
 One connection per prefill-decode pair carries all attempts between the two. Its end proves that no byte
 follows either.
 """
@@ -18,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from twinpool.kv.reservations import Opened
+
 
 class HandoffRefused(Exception):
     """A pair cannot be joined; the message names the field or the limit."""
@@ -26,8 +31,8 @@ class HandoffRefused(Exception):
 class SenderEvents(Protocol):
     """What a sender hears. Called from the transport's threads; nothing here may block."""
 
-    def accepted(self, attempt: str) -> None:
-        """The reservation is there: blocks may be pushed."""
+    def accepted(self, attempt: str, num_shared: int) -> None:
+        """The reservation is there: blocks may be pushed, but for the first num_shared."""
         ...
 
     def refused(self, attempt: str) -> None:
@@ -58,7 +63,7 @@ class HandoffSender(Protocol):
         ...
 
     def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
-        """Copy blocks into the reservation's blocks first, first + 1, …; False if it was stopped.
+        """Copy blocks into the reservation's own blocks first, first + 1, …; False if it was stopped.
 
         Only after `accepted`. Raises ValueError where the reservation has no such blocks.
         """
@@ -84,7 +89,7 @@ class HandoffSender(Protocol):
 class ReceiverEvents(Protocol):
     """What a receiver tells the decode worker. Called from the transport's threads."""
 
-    def begin(self, writer: str, attempt: str) -> tuple[int, ...] | None:
+    def begin(self, writer: str, attempt: str) -> Opened | None:
         """The blocks to write; None refuses."""
         ...
 

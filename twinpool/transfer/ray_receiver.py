@@ -128,23 +128,26 @@ class RayReceiver:
         for key in left:
             self._stopped(*key)
 
-    def _begin(self, writer: str, attempt: str) -> int:
-        """The number of blocks reserved; 0 refuses."""
+    def _begin(self, writer: str, attempt: str) -> tuple[int, int] | None:
+        """How many blocks to send, and how many shared ones to leave out before them; None refuses."""
         arriving = _Arriving(writer, attempt)
         with self._lock:
             if not writer or (writer, attempt) in self._arriving:
-                return 0
+                return None
             # There before the reservation opens: it may be revoked as soon as that.
             self._arriving[writer, attempt] = arriving
-        blocks = self._events.begin(writer, attempt)
-        with self._lock:
-            arriving.blocks = blocks or ()
-            if blocks is None:
+        opened = self._events.begin(writer, attempt)
+        if opened is None:
+            with self._lock:
                 self._arriving.pop((writer, attempt), None)
+            return None
+        with self._lock:
+            arriving.blocks = opened.blocks
             given_up = self._arriving.get((writer, attempt)) is not arriving
-        if given_up and blocks is not None:
+        if given_up:
             self._events.stopped(writer, attempt)
-        return 0 if given_up else len(arriving.blocks)
+            return None
+        return len(opened.blocks), opened.num_shared
 
     def _push(self, writer: str, attempt: str, first: int, references: list[Any]) -> str:
         """Copy one chunk; references holds one object, nested so that Ray passes it unread."""

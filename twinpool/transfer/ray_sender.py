@@ -174,19 +174,19 @@ class RaySender:
 
     def _hear(self, word: str, attempt: str, answer: Any) -> None:
         if word == "begin" and answer:
-            self._begun(attempt, answer)
+            self._begun(attempt, *answer)
         elif word == "begin" and self._forget(attempt):
             self._events.refused(attempt)
         elif word in ("push", "renew") and answer == STOPPED and self._forget(attempt):
             self._events.stop_requested(attempt)
 
-    def _begun(self, attempt: str, num_blocks: int) -> None:
+    def _begun(self, attempt: str, num_blocks: int, num_shared: int) -> None:
         with self._lock:
             handoff = self._handoffs.get(attempt)
             if handoff is not None:
                 handoff.num_blocks = num_blocks
         if handoff is not None:
-            self._events.accepted(attempt)
+            self._events.accepted(attempt, num_shared)
         else:
             self._words.put(_Word("stopped", attempt))
 

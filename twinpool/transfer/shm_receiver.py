@@ -181,11 +181,12 @@ class ShmReceiver:
     def _hear(self, writer: str, connection: _Connection, message: dict[str, Any]) -> None:
         if "begin" in message:
             attempt = str(message["begin"])
-            blocks = self._events.begin(writer, attempt)
-            if blocks is None:
+            opened = self._events.begin(writer, attempt)
+            if opened is None:
                 connection.send({"refused": attempt})
             else:
-                connection.send({"accepted": attempt, "blocks": blocks})
+                accepted = {"accepted": attempt, "blocks": opened.blocks, "num_shared": opened.num_shared}
+                connection.send(accepted)
         elif "progress" in message:
             self._events.progress(writer, str(message["progress"]))
         elif "written" in message:

@@ -178,7 +178,7 @@ class ShmSender:
             handoff = self._handoffs.get(attempt)
             if handoff is not None:
                 handoff.targets = tuple(message["blocks"])
-                self._events.accepted(attempt)
+                self._events.accepted(attempt, int(message["num_shared"]))
         elif "refused" in message:
             attempt = str(message["refused"])
             self._handoffs.pop(attempt, None)

@@ -43,9 +43,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The decode worker opened the reservation."""
+    """The decode worker opened the reservation; it has the first num_shared blocks already."""
 
     attempt: str
+    num_shared: int
 
 
 @dataclass(frozen=True, slots=True)

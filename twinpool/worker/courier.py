@@ -44,7 +44,7 @@ class Courier:
         if sender is None:
             return CopyStopped(copy)
         try:
-            went = sender.push(copy.attempt, copy.blocks, copy.first)
+            went = not copy.blocks or sender.push(copy.attempt, copy.blocks, copy.first)
             went = went and (not copy.is_last or sender.written(copy.attempt))
         except Exception as error:
             about = {"attempt": copy.attempt}

@@ -21,12 +21,21 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Handoff:
-    """attempt: of the reservation that is written. num_copied: blocks, from the first on."""
+    """attempt: of the reservation that is written.
+
+    num_shared: blocks, from the first on, that were there before. num_copied: blocks behind those.
+    """
 
     decode: str
     attempt: str
     state: State = State.TO_BEGIN
+    num_shared: int = 0
     num_copied: int = 0
+
+    @property
+    def num_there(self) -> int:
+        """Blocks, from the first on, that the decode worker has."""
+        return self.num_shared + self.num_copied
 
     def begin(self) -> list[Begin]:
         """What is to be said to begin it, if that has not been said."""
@@ -35,6 +44,10 @@ class Handoff:
         self.state = State.ASKED
         return [Begin(self.decode, self.attempt)]
 
+    def accept(self, num_shared: int) -> None:
+        """The decode worker takes copies, of all but the first num_shared blocks."""
+        self.state, self.num_shared = State.ACCEPTED, num_shared
+
     def give_up(self) -> list[GiveUp]:
         """What is to be said to end it before it is whole, if it has begun."""
         begun = self.state in (State.ASKED, State.ACCEPTED)
@@ -42,7 +55,7 @@ class Handoff:
         return [GiveUp(self.decode, self.attempt)] if begun else []
 
     def copy(self, blocks: Sequence[int], end: int, *, is_last: bool) -> Copy | None:
-        """The copy of what is not copied of blocks[:end], if there is any and the decode worker takes it."""
-        if self.state is not State.ACCEPTED or end <= self.num_copied:
+        """The copy of what is not there of blocks[:end], if it is taken. Only the last may be empty."""
+        if self.state is not State.ACCEPTED or not (is_last or end > self.num_there):
             return None
-        return Copy(self.decode, self.attempt, blocks[self.num_copied : end], self.num_copied, is_last)
+        return Copy(self.decode, self.attempt, blocks[self.num_there : end], self.num_copied, is_last)
