@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from decode_worker.worker import DecodeWorker
 from prefill_worker.worker import PrefillWorker
@@ -19,7 +20,8 @@ from tests.scripted_transport import Script
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.engine.kernels import load
-from twinpool.engine.kernels.torch_cpu.weights import load_weights
+from twinpool.engine.kernels.torch_cpu.weights import ModelWeights, load_weights
+from twinpool.engine.models.description import ModelDescription
 from twinpool.kv.pool import Owner
 from twinpool.session.messages import LoadReport
 from twinpool.types import Pool
@@ -36,9 +38,17 @@ BLOCK_BYTES = 16 * 30 * 2 * 3 * 64 * 4
 
 @contextmanager
 def shared_weights() -> Iterator[None]:
-    """Load each file of weights once."""
+    """Load each file of weights once, in each form that is asked for."""
+    loaded: dict[tuple[Path, torch.dtype, bool], ModelWeights] = {}
+
+    def load_once(file: Path, model: ModelDescription, dtype: torch.dtype, *, exact: bool) -> ModelWeights:
+        form = file, dtype, exact  # the file says which model it is of
+        if form not in loaded:
+            loaded[form] = load_weights(file, model, dtype, exact=exact)
+        return loaded[form]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "load_weights", functools.cache(load_weights))
+        patch.setattr(load, "load_weights", load_once)
         yield
 
 
