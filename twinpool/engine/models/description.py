@@ -6,7 +6,7 @@ What a new family computes otherwise becomes a field here, with the value that l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -86,7 +86,7 @@ class ModelDescription:
     layers: tuple[Layer, ...]
     norm_eps: float
     tied_output: bool
-    tensor_names: TensorNames
+    tensor_names: TensorNames = field(hash=False)  # a mapping has none
 
     @property
     def num_layers(self) -> int:
