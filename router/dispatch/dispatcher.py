@@ -12,14 +12,14 @@ import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from router.audit.auditor import Auditor
 from router.dispatch.drain_rate import DrainRate
 from router.dispatch.seats import Roster
 from router.dispatch.snapshots import take_snapshot
-from router.dispatch.streams import OutputStream
+from router.dispatch.submission import Sink, Submission
 from router.dispatch.worker_session import WorkerSession
 from router.scheduling.commands import (
     Drained,
@@ -37,6 +37,7 @@ from router.scheduling.events import (
     Aborted,
     Arrived,
     Cancelled,
+    Cut,
     Drain,
     PairFailed,
     PairProven,
@@ -108,7 +109,7 @@ class RunningDispatcher:
         self._totals = metrics.totals
         self._drain_rate = DrainRate()
         self._observations = Observations(metrics, self.scheduler.fleet, self.scheduler.user_request)
-        self._streams: dict[str, OutputStream] = {}
+        self._sinks: dict[str, Sink] = {}
         self._sessions: dict[str, WorkerSession] = {}
         self._auditor = Auditor(self.scheduler, self._send, config.handoff.quarantine_report_s)
         self._probes: set[asyncio.Task[None]] = set()
@@ -118,17 +119,16 @@ class RunningDispatcher:
 
     # Dispatcher.
 
-    def submit(self, request: Request) -> OutputStream:
+    def submit(self, request: Request, sink: Sink) -> Submission:
         """Queue a request; see `Dispatcher.submit`."""
         if request.pair is None:
             self.require_room(len(request.prompt_ids))
-        if request.request_id in self._streams:
+        if request.request_id in self._sinks:
             raise DuplicateRequestId(f"request {request.request_id!r} is in flight")
-        stream = OutputStream(left=lambda: self._left(request.request_id))
-        self._streams[request.request_id] = stream
+        self._sinks[request.request_id] = sink
         self._observations.arrived(request, self._clock())
         self._feed(Arrived(request))
-        return stream
+        return _Submitted(self, request.request_id, sink)
 
     def require_room(self, num_tokens: int = 1) -> None:
         """Refuse what cannot be queued now; see `Dispatcher.require_room`."""
@@ -165,6 +165,26 @@ class RunningDispatcher:
     def serving(self) -> bool:
         """Whether users' requests have a pair to go to."""
         return self.scheduler.fleet.serves() and not self._draining and not self._given_up
+
+    # Submissions.
+
+    def left(self, request_id: str, sink: Sink) -> None:
+        """A request's reader has left."""
+        if not self._is_open(request_id, sink):
+            return
+        del self._sinks[request_id]
+        now, state = self._clock(), self.scheduler.requests.get(request_id)
+        # Its client watches the same deadline, and may act on it before our next tick.
+        if state is not None and (error := state.expiry(now)):
+            self._observations.failed(request_id, error, now)
+        else:
+            self._observations.left(request_id, now)
+        self._feed(Cancelled(request_id))
+
+    def cut(self, request_id: str, sink: Sink, choice_index: int, position: int) -> None:
+        """A choice's text has ended."""
+        if self._is_open(request_id, sink):
+            self._feed(Cut(request_id, choice_index, position))
 
     # Workers, from who keeps them.
 
@@ -216,6 +236,10 @@ class RunningDispatcher:
             await sleep(min(TICK_S, max(LEAST_TICK_S, first - self._clock())))
             self._feed(Tick())
 
+    def _is_open(self, request_id: str, sink: Sink) -> bool:
+        """Whether it has not ended; another request may have its id by now."""
+        return self._sinks.get(request_id) is sink
+
     def _check_open(self) -> None:
         if self._draining:
             raise ServerDraining("the server is stopping", retry_after_s=1.0)
@@ -239,17 +263,6 @@ class RunningDispatcher:
             return
         raise QueueFull(full, retry_after_s=self._drain_rate.retry_after_s(self._clock(), num_starts))
 
-    def _left(self, request_id: str) -> None:
-        if self._streams.pop(request_id, None) is None:
-            return
-        now, state = self._clock(), self.scheduler.requests.get(request_id)
-        # Its client watches the same deadline, and may act on it before our next tick.
-        if state is not None and (error := state.expiry(now)):
-            self._observations.failed(request_id, error, now)
-        else:
-            self._observations.left(request_id, now)
-        self._feed(Cancelled(request_id))
-
     def _feed(self, event: SchedulerEvent) -> None:
         was_serving = self.serving
         for command in self.scheduler.handle(event, self._clock()):
@@ -269,8 +282,8 @@ class RunningDispatcher:
                 self._emit(command)
             case Fail(request_id, error):
                 self._observations.failed(request_id, error, self._clock())
-                if stream := self._streams.pop(request_id, None):
-                    stream.fail(error)
+                if sink := self._sinks.pop(request_id, None):
+                    sink.fail(error)
             case ProbePair():
                 task = asyncio.create_task(self._prove(command))
                 self._probes.add(task)
@@ -295,12 +308,12 @@ class RunningDispatcher:
 
     def _emit(self, emit: Emit) -> None:
         self._observations.emitted(emit, self._clock())
-        stream = self._streams.get(emit.request_id)
-        if stream is None:
+        sink = self._sinks.get(emit.request_id)
+        if sink is None:
             return
-        stream.put(emit.output, last=emit.last)
         if emit.last:
-            del self._streams[emit.request_id]
+            del self._sinks[emit.request_id]
+        sink.put(emit.output, last=emit.last)
 
     async def _prove(self, pair: ProbePair) -> None:
         passed = False
@@ -312,3 +325,18 @@ class RunningDispatcher:
             self._roster.proven(pair.prefill_id, pair.decode_id)
         outcome = PairProven if passed else PairFailed
         self._feed(outcome(pair.prefill, pair.decode))
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """See `Submission`."""
+
+    dispatcher: RunningDispatcher
+    request_id: str
+    sink: Sink
+
+    def leave(self) -> None:
+        self.dispatcher.left(self.request_id, self.sink)
+
+    def cut(self, choice_index: int, position: int) -> None:
+        self.dispatcher.cut(self.request_id, self.sink, choice_index, position)

@@ -1,24 +1,26 @@
 """The one way in for requests, whatever transport they come over, and what comes of them.
 
-asked ─► checked ─► tokenized ─► queued ─► a stream of chunks
+asked ─► checked ─► tokenized ─► queued ─► tokens become text ─► a stream of chunks
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from router.dispatch.streams import Outputs
+from router.dispatch.submission import Submission
 from router.entrance import admission
-from router.entrance.answer import Answer
+from router.entrance.answer_text import AnswerText
 from router.entrance.arrivals import Arrivals
 from router.entrance.asked import GenerationAsked
 from router.entrance.caller import Caller
+from router.entrance.chunk_stream import ChunkStream
 from router.entrance.chunks import Chunk
 from router.entrance.ports import Dispatcher
 from router.entrance.preprocessor import Preprocessor
@@ -79,9 +81,11 @@ class Entrance:
         arrived_at = time.monotonic()
         request_id = asked.request_id or uuid.uuid4().hex
         with self._telling_refusals(request_id, caller):
-            answer, outputs = await self._admit(asked, request_id, _timeout_s(time_left_s), arrived_at)
-        async with aclosing(outputs), aclosing(_chunks(answer, outputs)) as chunks:
+            submission, chunks = await self._admit(asked, request_id, _timeout_s(time_left_s), arrived_at)
+        try:
             yield Answering(request_id, chunks)
+        finally:
+            submission.leave()
 
     def abort(self, request_ids: Sequence[str]) -> list[bool]:
         """End requests; of each, whether it was in flight. Raises InvalidRequest."""
@@ -112,17 +116,24 @@ class Entrance:
 
     async def _admit(
         self, asked: GenerationAsked, request_id: str, timeout_s: float | None, arrived_at: float
-    ) -> tuple[Answer, Outputs]:
-        """Submit a request. Its outputs must be closed; nothing may be awaited before that is sure."""
+    ) -> tuple[Submission, ChunkStream]:
+        """Submit a request. It must be left; nothing may be awaited before that is sure."""
         admission.check_request_id(request_id)
         with self._arrivals.arriving(request_id) as arrival:
             request = await _in_time(self._preprocessor.prepare(asked, request_id), timeout_s)
-            detokenizer = self._new_detokenizer(asked.skip_special_tokens)
+            chunks = ChunkStream()
+            text = AnswerText(
+                request,
+                functools.partial(self._new_detokenizer, asked.skip_special_tokens),
+                chunks,
+                return_prompt_ids=asked.return_prompt_token_ids,
+            )
             waited_s = time.monotonic() - arrived_at
-            outputs = self._dispatcher.submit(replace(request, timeout_s=timeout_s, waited_s=waited_s))
+            request = replace(request, timeout_s=timeout_s, waited_s=waited_s)
+            submission = self._dispatcher.submit(request, text)
         if arrival.aborted:
             self._dispatcher.abort(request_id)
-        return Answer(request, detokenizer, return_prompt_ids=asked.return_prompt_token_ids), outputs
+        return submission, chunks
 
     @contextmanager
     def _telling_refusals(self, request_id: str, caller: Caller) -> Iterator[None]:
@@ -135,11 +146,6 @@ class Entrance:
                 self._counter.request_rejected(error.reason)
             request_log.refused(request_id, caller.peer, error)
             raise
-
-
-async def _chunks(answer: Answer, outputs: Outputs) -> AsyncGenerator[Chunk, None]:
-    async for output in outputs:
-        yield answer.chunk(output)
 
 
 async def _in_time(preparing: Awaitable[Request], timeout_s: float | None) -> Request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from router.dispatch.streams import Outputs
+from router.dispatch.submission import Sink, Submission
 from router.scheduling.values import Request
 from twinpool.types import Pool
 from twinpool.views import PairCheck, Snapshot, Verification
@@ -14,12 +14,11 @@ from twinpool.views import PairCheck, Snapshot, Verification
 class Dispatcher(Protocol):
     """Serves requests."""
 
-    def submit(self, request: Request) -> Outputs:
+    def submit(self, request: Request, sink: Sink) -> Submission:
         """Queue a request, or raise QueueFull, PoolUnavailable, ServerDraining, DuplicateRequestId.
 
-        The iterator yields at least one Output and ends after the one with an ending. It raises the
-        request's typed error if it fails. Tokens that come while nobody reads merge into one Output.
-        Closing the iterator (aclose) cancels the request.
+        The sink gets at least one output, the last with an ending, or the request's typed error.
+        The submission must be left, whatever comes.
         """
         ...
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from contextlib import aclosing
 from typing import Protocol
 
-from router.dispatch.streams import Outputs
-from router.scheduling.values import Ending, Request
+from router.dispatch.submission import Sink, Submission
+from router.scheduling.values import Ending, Output, Request
 from twinpool.errors import TwinpoolError
 from twinpool.sampling.params import SamplingParams
 from twinpool.types import Pool, Timing, WorkerState
@@ -20,7 +19,7 @@ NUM_TOKENS = 4
 class Dispatcher(Protocol):
     """What a canary needs of the dispatcher."""
 
-    def submit(self, request: Request) -> Outputs:
+    def submit(self, request: Request, sink: Sink) -> Submission:
         """Queue a request for one pair, or raise a typed error."""
         ...
 
@@ -65,10 +64,11 @@ class Canary:
             params=SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True),
             pair=(prefill, decode),
         )
-        async with aclosing(self._dispatcher.submit(request)) as outputs:
-            async for output in outputs:
-                flight.num_tokens += len(output.token_ids)
-                flight.ending = output.ending
+        submission = self._dispatcher.submit(request, flight)
+        try:
+            await flight.landed
+        finally:
+            submission.leave()
 
     def _pair(self, prefill: str, decode: str) -> PairView | None:
         """The pair, if it is joined and takes requests."""
@@ -107,11 +107,24 @@ class Canary:
 
 
 class _Flight:
-    """How far one canary has come."""
+    """How far one canary has come. landed: done once it has ended; fails with its error."""
 
     def __init__(self) -> None:
         self.num_tokens = 0
         self.ending: Ending | None = None
+        self.landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def put(self, output: Output, *, last: bool) -> None:
+        """Its newest tokens."""
+        self.num_tokens += len(output.token_ids)
+        self.ending = output.ending
+        if last and not self.landed.done():
+            self.landed.set_result(None)
+
+    def fail(self, error: TwinpoolError) -> None:
+        """It did not come back."""
+        if not self.landed.done():
+            self.landed.set_exception(error)
 
     @property
     def progress(self) -> str:

@@ -264,9 +264,14 @@ class Attempts:
         decode_id = choice.decode_id if choice.phase in (Phase.HANDING_OFF, Phase.DECODING) else None
         self._end_choice(choice, now, held_by)
         workers = ServedBy(choice.prefill_id, decode_id)
-        ending = Ending(reason, choice.timing(), workers, choice.num_resumes)
+        ending = Ending(reason, len(choice.log), choice.timing(), workers, choice.num_resumes)
         output = Output(choice.index, tokens, ending)
         self._outbox.put(Emit(choice.request_id, output, last=not choice.of.choices))
+
+    def cut(self, choice: Choice, position: int, now: float) -> None:
+        """The choice ends well, with so many tokens: what its log has beyond them is nobody's."""
+        del choice.log[position:]
+        self.finish(choice, (), FinishReason.STOP, now)
 
     def fail(self, state: RequestState, error: TwinpoolError, now: float) -> None:
         """The request ends with an error, and with it all its choices."""

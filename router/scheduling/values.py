@@ -28,9 +28,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a choice ended well. num_resumes: how often a new attempt went on with its token log."""
+    """How a choice ended well. num_resumes: how often a new attempt went on with its token log.
+
+    num_tokens: of the answer; fewer than were output where it was cut.
+    """
 
     finish_reason: FinishReason
+    num_tokens: int
     timing: Timing
     workers: ServedBy
     num_resumes: int = 0

@@ -24,12 +24,13 @@ from twinpool.types import Pool, Usage
 
 @dataclass(slots=True)
 class _Seen:
-    """A user's request in flight."""
+    """A user's request in flight. num_answer_tokens: of its choices that have ended."""
 
     num_prompt_tokens: int
     arrived_at: float
     newest_at: float
     num_tokens: int = 0
+    num_answer_tokens: int = 0
 
     @property
     def usage(self) -> Usage:
@@ -91,9 +92,12 @@ class Observations:
             self._metrics.token_gap(now - seen.newest_at, len(output.token_ids))
         seen.num_tokens += len(output.token_ids)
         seen.newest_at = now
+        if output.ending is not None:
+            seen.num_answer_tokens += output.ending.num_tokens
         if emit.last and (ending := output.ending):
-            self._metrics.request_finished(ending.finish_reason, ending.timing, seen.usage)
-            request_log.finished(emit.request_id, seen.usage, ending)
+            usage = Usage(seen.num_prompt_tokens, seen.num_answer_tokens)
+            self._metrics.request_finished(ending.finish_reason, ending.timing, usage)
+            request_log.finished(emit.request_id, usage, ending)
             del self._seen[emit.request_id]
 
     def set_back(self, command: SetBack) -> None:

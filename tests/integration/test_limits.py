@@ -15,7 +15,8 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from router.dispatch.streams import OutputStream
+from router.entrance.answer_text import AnswerText
+from router.entrance.chunk_stream import ChunkStream
 from router.scheduling.commands import SchedulerCommand
 from router.scheduling.events import Arrived, SchedulerEvent
 from tests.contract.router.shell import SMALL_WINDOWS, detail, fields_of, reason_of
@@ -197,13 +198,16 @@ class Kept:
     """Tokens that wait because a write to the slow reader is blocked."""
 
     def __init__(self, system: RunningSystem) -> None:
-        self._streams = system.system.dispatcher._streams
-        self._stream: OutputStream | None = None
+        self._sinks = system.system.dispatcher._sinks
+        self._stream: ChunkStream | None = None
 
     def num_tokens(self) -> int:
-        # The dispatcher forgets a stream with its last token; it still waits to be written.
-        self._stream = self._streams.get(LONG_ID) or self._stream
-        return len(self._stream._tokens) if self._stream is not None else 0
+        # The dispatcher forgets a sink with its last token, which still waits to be written.
+        sink = self._sinks.get(LONG_ID)
+        if isinstance(sink, AnswerText):
+            self._stream = sink._stream
+        waiting = self._stream._waiting.get(0) if self._stream is not None else None
+        return len(waiting.token_ids) if waiting is not None else 0
 
 
 def begin_reading_slowly(channel: grpc.Channel, system: RunningSystem, max_tokens: int) -> Any:

@@ -6,8 +6,9 @@ import pytest
 
 from router.dispatch.dispatcher import LEAST_TICK_S, TICK_S, RunningDispatcher
 from router.dispatch.seats import Roster
-from router.dispatch.streams import OutputStream
+from router.dispatch.submission import Submission
 from router.telemetry.metrics import Metrics
+from tests.unit.recording_sink import RecordingSink
 from tests.unit.small_fleet import request
 from twinpool.config import ServeConfig
 from twinpool.errors import DeadlineExceeded
@@ -24,11 +25,13 @@ class Bench:
         self.now = 100.0
         self.slept: list[float] = []
         self.metrics = Metrics()
+        self.sink = RecordingSink()
         roster = Roster(has_served=True)
         self.dispatcher = RunningDispatcher(ServeConfig(), "m", self.metrics, roster, clock=lambda: self.now)
 
-    def submits(self, request_id: str, timeout_s: float, waited_s: float = 0.0) -> OutputStream:
-        return self.dispatcher.submit(request(request_id, timeout_s=timeout_s, waited_s=waited_s))
+    def submits(self, request_id: str, timeout_s: float, waited_s: float = 0.0) -> Submission:
+        asked = request(request_id, timeout_s=timeout_s, waited_s=waited_s)
+        return self.dispatcher.submit(asked, self.sink)
 
     @property
     def num_expired(self) -> float | None:
@@ -52,9 +55,9 @@ async def test_a_client_that_gives_up_at_its_deadline_did_not_just_leave(
     after_s: float, num_expired: int
 ) -> None:
     bench = Bench()
-    stream = bench.submits("r", timeout_s=1.0, waited_s=0.5)
+    submission = bench.submits("r", timeout_s=1.0, waited_s=0.5)
     bench.now += after_s
-    await stream.aclose()
+    submission.leave()
     assert bench.num_expired == num_expired
     totals = bench.dispatcher.snapshot().totals
     assert (totals.requests_failed, totals.requests_left) == (num_expired, 1 - num_expired)
@@ -63,12 +66,12 @@ async def test_a_client_that_gives_up_at_its_deadline_did_not_just_leave(
 
 async def test_a_deadline_is_acted_on_when_it_passes() -> None:
     bench = Bench()
-    streams = [bench.submits(f"r{number}", timeout_s) for number, timeout_s in enumerate((0.125, 0.15625))]
+    for number, timeout_s in enumerate((0.125, 0.15625)):
+        bench.submits(f"r{number}", timeout_s)
     await bench.ticks(0.15625)
     assert bench.now == 100.15625
-    for stream in streams:
-        with pytest.raises(DeadlineExceeded, match="while queued"):
-            await anext(stream)
+    assert [type(error) for error in bench.sink.errors] == [DeadlineExceeded] * 2
+    assert all("while queued" in error.message for error in bench.sink.errors)
     assert bench.num_expired == 2
 
 

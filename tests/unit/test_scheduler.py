@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router.scheduling.commands import Emit, HandoffEnded, HandoffOutcome, SchedulerCommand, Send, SetBack
-from router.scheduling.events import Aborted, Cancelled, PoolGivenUp, WorkerSaid
+from router.scheduling.events import Aborted, Cancelled, Cut, PoolGivenUp, WorkerSaid
 from router.scheduling.phases import IllegalPhase, Phase, Setback
 from router.scheduling.place import Place
 from router.scheduling.requests import Choice, RequestState
@@ -38,7 +38,7 @@ def test_a_request_lives_from_arrival_to_eviction() -> None:
     assert fleet.steps(m.RowToken("try-1", 2, 23, None)) == [Emit("r", Output(0, (23,)))]
     drop, last = fleet.steps(m.RowToken("try-1", 3, 24, FinishReason.LENGTH))
     assert drop == Send("d0", m.Drop("try-1"))
-    ending = Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", "d0"))
+    ending = Ending(FinishReason.LENGTH, 4, Timing(), ServedBy("p0", "d0"))
     assert last == Emit("r", Output(0, (24,), ending), last=True)
     assert fleet.releases(ReleaseReason.EVICTED) == []
     assert fleet.forgot_everything()
@@ -63,7 +63,7 @@ def test_a_single_token_needs_no_reservation_and_no_decode_worker() -> None:
     prefill = m.Prefill("try-1", 0, PROMPT, (), SamplingParams(1, seed=5), None, 1)
     assert fleet.arrives(request(max_tokens=1)) == [Send("p0", prefill)]
     (last,) = fleet.reads(21, FinishReason.LENGTH)
-    ending = Ending(FinishReason.LENGTH, Timing(), ServedBy("p0", None))
+    ending = Ending(FinishReason.LENGTH, 1, Timing(), ServedBy("p0", None))
     assert last == Emit("r", Output(0, (21,), ending), last=True)
     fleet.prefill_ends(PrefillOutcome.DONE)
     assert fleet.forgot_everything()
@@ -76,7 +76,7 @@ def test_end_of_sequence_as_first_token_revokes_instead_of_admitting() -> None:
     over, drop, last = fleet.reads(0, FinishReason.STOP)
     assert over == OVER
     assert drop == Send("d0", m.Drop("try-1"))
-    ending = Ending(FinishReason.STOP, Timing(), ServedBy("p0", None))
+    ending = Ending(FinishReason.STOP, 1, Timing(), ServedBy("p0", None))
     assert last == Emit("r", Output(0, (0,), ending), last=True)
     assert fleet.forgot_everything()
 
@@ -257,8 +257,41 @@ def test_an_aborted_request_ends_well_with_reason_abort(phase: Phase) -> None:
     assert fleet.feed(Aborted("r")) == []
 
 
-def test_cancel_and_abort_of_what_is_not_there_are_harmless() -> None:
+@pytest.mark.parametrize("phase", LIVE)
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_cut_ends_a_choice_well_with_the_tokens_before_it(phase: Phase, position: int) -> None:
     fleet = SmallFleet()
+    fleet.brings(phase)
+    choice = fleet.scheduler.requests["r"].choices[0]
+    kept = choice.log[:position]
+    *told, last = fleet.feed(Cut("r", 0, position))
+    assert told == TOLD[phase]
+    assert isinstance(last, Emit)
+    assert last.output.token_ids == ()
+    assert last.output.ending is not None
+    assert last.output.ending.finish_reason is FinishReason.STOP
+    assert last.output.ending.num_tokens == len(kept)
+    assert last.output.ending.workers == WORKED_FOR_IT[phase]
+    assert choice.log == kept
+    assert fleet.forgot_everything()
+    assert fleet.feed(Cut("r", 0, position)) == []
+
+
+def test_a_cut_while_the_choice_waits_for_another_attempt_leaves_nothing_queued() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.DECODING)
+    fleet.goes_down("d0")
+    assert fleet.phase() is Phase.QUEUED
+    (last,) = fleet.feed(Cut("r", 0, 1))
+    assert isinstance(last, Emit)
+    assert last.output.ending is not None
+    assert (last.output.ending.finish_reason, last.output.ending.num_tokens) == (FinishReason.STOP, 1)
+    assert fleet.scheduler.queue.num_requests == 0
+
+
+def test_cancel_abort_and_cut_of_what_is_not_there_are_harmless() -> None:
+    fleet = SmallFleet()
+    assert fleet.feed(Cut("never seen", 0, 1)) == []
     assert fleet.feed(Cancelled("never seen")) == []
     assert fleet.feed(Aborted("never seen")) == []
 

@@ -6,11 +6,10 @@ import asyncio
 import codecs
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
 
-from router.dispatch.streams import Outputs
+from router.dispatch.submission import Sink
 from router.scheduling.values import Ending, Output, Request
-from twinpool.errors import DuplicateRequestId, InvalidRequest, StartFailed, TwinpoolError, UnknownWorker
+from twinpool.errors import DuplicateRequestId, InvalidRequest, StartFailed, UnknownWorker
 from twinpool.session.messages import BlockCounts, HeldAttempt, HeldStage, LoadReport
 from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, WorkerState
 from twinpool.views import Hop, PairCheck, PairView, Snapshot, Verification, VerifiedWorker, WorkerView
@@ -57,41 +56,35 @@ VERIFIED = Verification(
 
 
 class FakeStream:
-    """One request's outputs, put in by the test."""
+    """One request's outputs, put in by the test; its submission too. cuts: choice and position of each."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, sink: Sink) -> None:
         self.request = request
         self.closed = asyncio.Event()
-        self._items: asyncio.Queue[Output | TwinpoolError | Exception] = asyncio.Queue()
-        self._over = False
+        self.cuts: list[tuple[int, int]] = []
+        self._sink = sink
+        self._num_tokens = 0
 
     def put(self, *token_ids: int) -> None:
         """Tokens in one output."""
-        self._items.put_nowait(Output(0, token_ids))
+        self._num_tokens += len(token_ids)
+        self._sink.put(Output(0, token_ids), last=False)
 
     def end(self, *token_ids: int, reason: FinishReason = FinishReason.LENGTH) -> None:
         """The last output."""
-        ending = Ending(reason, TIMING, ServedBy("prefill-0", "decode-0"))
-        self._items.put_nowait(Output(0, token_ids, ending))
+        num_tokens = self._num_tokens + len(token_ids)
+        ending = Ending(reason, num_tokens, TIMING, ServedBy("prefill-0", "decode-0"))
+        self._sink.put(Output(0, token_ids, ending), last=True)
 
     def fail(self, error: Exception) -> None:
         """The request's error, after what was put."""
-        self._items.put_nowait(error)
+        self._sink.fail(error)  # type: ignore[arg-type] # a bug's, too
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Output:
-        if self._over:
-            raise StopAsyncIteration
-        item = await self._items.get()
-        if isinstance(item, Exception):
-            raise item
-        self._over = item.ending is not None
-        return item
-
-    async def aclose(self) -> None:
+    def leave(self) -> None:
         self.closed.set()
+
+    def cut(self, choice_index: int, position: int) -> None:
+        self.cuts.append((choice_index, position))
 
 
 @dataclass
@@ -110,12 +103,12 @@ class FakeDispatcher:
         if self.refusal is not None:
             raise self.refusal
 
-    def submit(self, request: Request) -> Outputs:
+    def submit(self, request: Request, sink: Sink) -> FakeStream:
         self.require_room()
         old = self.streams.get(request.request_id)
         if old is not None and not old.closed.is_set():
             raise DuplicateRequestId(f"request {request.request_id!r} is in flight")
-        stream = self.streams[request.request_id] = FakeStream(request)
+        stream = self.streams[request.request_id] = FakeStream(request, sink)
         self.on_submit(stream)
         self.arrived.set()
         return stream

@@ -179,7 +179,7 @@ async def test_a_slow_reader_is_cut_off_and_its_neighbour_keeps_its_pace() -> No
         stream = await shell.dispatcher.stream("slow")
         for _ in range(20_000):
             stream.put(65)
-        await asyncio.sleep(0)
+            await asyncio.sleep(0)  # in a message of its own, while any is taken
         neighbour = shell.inference.Generate(token_prompt(request_id="neighbour"))
         pace = await shell.dispatcher.stream("neighbour")
         messages = aiter(neighbour)

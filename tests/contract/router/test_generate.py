@@ -33,13 +33,13 @@ async def test_chunks_concatenate_to_exactly_the_whole_text(shell: Shell) -> Non
 
 
 async def test_a_text_that_ends_within_a_character_is_replaced_once_at_the_end(shell: Shell) -> None:
-    def play(stream: FakeStream) -> None:
-        stream.put(*"é".encode()[:1])
-        stream.end()
-
-    shell.dispatcher.on_submit = play
-    chunks = [message.chunk async for message in shell.inference.Generate(token_prompt())]
-    assert [chunk.text for chunk in chunks] == ["", "\ufffd"]
+    call = shell.inference.Generate(token_prompt())
+    stream = await shell.dispatcher.stream("r")
+    stream.put(*"é".encode()[:1])
+    messages = aiter(call)
+    assert (await anext(messages)).chunk.text == ""
+    stream.end()
+    assert [message.chunk.text async for message in messages] == ["\ufffd"]
 
 
 async def test_the_first_token_arrives_before_the_second_exists(shell: Shell) -> None:

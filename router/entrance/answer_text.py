@@ -1,0 +1,98 @@
+"""An answer's text, before its stream: tokens become text as they come, whether anybody reads or not.
+
+    dispatcher ─► AnswerText.put ─► (the loop's next turn) ─► text ─► ChunkStream ─► the client, as it reads
+
+What depends on text is known here as soon as the tokens are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from router.entrance.chunk_stream import ChunkStream
+from router.entrance.chunks import Chunk, Summary
+from router.entrance.text import IncrementalText
+from router.scheduling.values import Ending, Output, Request
+from twinpool.errors import TwinpoolError
+from twinpool.types import Usage
+
+
+class AnswerText:
+    """The dispatcher's `Sink` of one request. Belongs to the event loop's thread.
+
+    Putting notes the tokens and no more: a step's commands to workers go out before any of its text is made.
+    That takes microseconds (a thread would cost more to wake), and tokens never pile up here for a reader.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        new_detokenizer: Callable[[], IncrementalText],
+        stream: ChunkStream,
+        *,
+        return_prompt_ids: bool,
+    ) -> None:
+        self._request = request
+        self._new_detokenizer = new_detokenizer
+        self._stream = stream
+        self._return_prompt_ids = return_prompt_ids
+        self._loop = asyncio.get_running_loop()
+        self._detokenizers: dict[int, IncrementalText] = {}
+        self._outputs: list[Output] = []
+        self._complete = False
+        self._error: TwinpoolError | None = None
+        self._awake = False
+
+    def put(self, output: Output, *, last: bool) -> None:
+        """Take new tokens of a choice, or its end. last: nothing of any choice follows."""
+        self._outputs.append(output)
+        self._complete = last
+        self._wake()
+
+    def fail(self, error: TwinpoolError) -> None:
+        """End with an error, after the tokens there are."""
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._advance)
+
+    def _advance(self) -> None:
+        self._awake = False
+        outputs, self._outputs = self._outputs, []
+        if self._stream.ended:
+            return
+        try:
+            for output in outputs:
+                last = self._complete and output is outputs[-1]
+                self._stream.put(self._chunk(output), last=last)
+        except Exception as bug:  # noqa: BLE001 - nobody awaits us: the reader is who must hear of it
+            self._stream.fail(bug)
+        else:
+            if self._error is not None:
+                self._stream.fail(self._error)
+
+    def _chunk(self, output: Output) -> Chunk:
+        """The one with an ending also carries the text held back until then."""
+        index = output.choice_index
+        if index not in self._detokenizers:
+            self._detokenizers[index] = self._new_detokenizer()
+        detokenizer = self._detokenizers[index]
+        text = detokenizer.push(output.token_ids)
+        if output.ending is None:
+            return Chunk(index, text, output.token_ids)
+        return Chunk(index, text + detokenizer.finish(), output.token_ids, self._summary(output.ending))
+
+    def _summary(self, ending: Ending) -> Summary:
+        return Summary(
+            finish_reason=ending.finish_reason,
+            usage=Usage(len(self._request.prompt_ids), ending.num_tokens),
+            timing=ending.timing,
+            workers=ending.workers,
+            seed=self._request.params.seed,
+            prompt_token_ids=self._request.prompt_ids if self._return_prompt_ids else (),
+            num_resumes=ending.num_resumes,
+        )
