@@ -120,11 +120,6 @@ class Custody:
             self._carry_out(self._held.revoke(attempt, self._clock()))
             return True
 
-    def session_lost(self) -> None:
-        """Drop all but the rows."""
-        with self.lock:
-            self._carry_out(self._held.session_lost(self._clock()))
-
     def writer_gone(self, writer: str) -> None:
         """A prefill worker's process is gone."""
         with self.lock:

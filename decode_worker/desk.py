@@ -29,11 +29,6 @@ from twinpool.worker.turn import Copy, CopyEnd, Stepped, Turn
 
 
 @dataclass(frozen=True, slots=True)
-class EvictAll:
-    """The router is gone."""
-
-
-@dataclass(frozen=True, slots=True)
 class Grow:
     """Take one more block for a row."""
 
@@ -82,7 +77,7 @@ class Books:
     num_entered: int
 
 
-Message = RowReady | Drop | EvictAll | MoveRow | PairWord | CopyEnd | Grown | Audit
+Message = RowReady | Drop | MoveRow | PairWord | CopyEnd | Grown | Audit
 Word = HandoffWord | RowMoved | MoveFailed | RowLeft | Paused | TokensDrawn | Books
 Errand = Copy | Grow
 
@@ -124,9 +119,6 @@ class DecodeDesk:
                 self._batch.enter(Row.of(message))
             case Drop(attempt):
                 self._evict(attempt, ReleaseReason.EVICTED)
-            case EvictAll():
-                for attempt in self._batch.attempts():
-                    self._evict(attempt, ReleaseReason.EVICTED)
             case MoveRow():
                 self._moves.add(message)
             case Grown(attempt, block):

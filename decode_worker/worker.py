@@ -6,11 +6,12 @@ Plain Python: `decode_worker.actor` runs it under Ray, tests run it as it is.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any
 
 from decode_worker.custody import Custody
-from decode_worker.desk import DecodeDesk, Errand, EvictAll, Message, Word
+from decode_worker.desk import DecodeDesk, Errand, Message, Word
 from decode_worker.hands import DecodeHands
 from twinpool.cpus import machine_cpus, usable_cpus
 from twinpool.engine.batch import DecodeRow
@@ -151,10 +152,10 @@ class DecodeWorker:
             case _:
                 raise ValueError(f"not a decode worker's command: {type(command).__name__}")
 
-    def session_lost(self) -> None:
-        """Free all that the router owned. Pairs stay: the next router may use them."""
-        self.custody.session_lost()
-        self._inbox.post(EvictAll())
+    def work_lost(self, attempts: Collection[str]) -> None:
+        """Free what the router had here. Pairs stay: the next router may use them."""
+        for attempt in attempts:
+            self.command(Drop(attempt))
 
     def _listen(self, actor_name: str) -> tuple[HandoffEndpoint, HandoffReceiver | None]:
         if self._descriptor is None:

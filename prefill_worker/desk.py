@@ -41,13 +41,7 @@ from twinpool.worker.handoff import State
 from twinpool.worker.pulse import Pulse
 from twinpool.worker.turn import Copied, Copy, CopyEnd, CopyFailed, CopyStopped, Stepped, Turn
 
-
-@dataclass(frozen=True, slots=True)
-class CancelAll:
-    """The router is gone."""
-
-
-Message = Prefill | CancelPrefill | PairWord | CopyEnd | CancelAll | Audit
+Message = Prefill | CancelPrefill | PairWord | CopyEnd | Audit
 Word = Event | HandoffWord
 
 
@@ -102,9 +96,6 @@ class PrefillDesk:
                 self._start(message, now)
             case CancelPrefill(attempt):
                 self._cancel(attempt)
-            case CancelAll():
-                for attempt in list(self._prompts):
-                    self._cancel(attempt)
             case Accepted(attempt, num_shared):
                 prompt = self._prompts.get(attempt)
                 if prompt is not None and prompt.handoff is not None:

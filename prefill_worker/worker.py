@@ -6,9 +6,10 @@ Plain Python: `prefill_worker.actor` runs it under Ray, tests run it as it is.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from contextlib import ExitStack
 
-from prefill_worker.desk import CancelAll, Message, PrefillDesk, PrefillLimits, Word
+from prefill_worker.desk import Message, PrefillDesk, PrefillLimits, Word
 from prefill_worker.hands import PrefillHands
 from twinpool.cpus import machine_cpus, usable_cpus
 from twinpool.engine.batch import PrefillChunk
@@ -106,9 +107,10 @@ class PrefillWorker:
             case _:
                 raise ValueError(f"not a prefill worker's command: {type(command).__name__}")
 
-    def session_lost(self) -> None:
-        """Free all that the router owned. Pairs stay: the next router may use them."""
-        self._inbox.post(CancelAll())
+    def work_lost(self, attempts: Collection[str]) -> None:
+        """Free what the router had here. Pairs stay: the next router may use them."""
+        for attempt in attempts:
+            self.command(CancelPrefill(attempt))
 
     def _report(self) -> None:
         self._pulse.measured(cpu_seconds(), resident_bytes())

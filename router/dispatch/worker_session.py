@@ -1,11 +1,15 @@
-"""The router's end of its session with one worker: commands go out and events come in, each in order."""
+"""The router's end of its session with one worker: a stream of control and one of work, each in order.
+
+`twinpool.session.streams` says what goes over which. The session ends with the first of the two.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from typing import Protocol
+import secrets
+from typing import Any, Protocol
 
 import grpc
 
@@ -13,10 +17,15 @@ from twinpool.channels import cluster_channel
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.logs import without_words
 from twinpool.protocol import SESSION
-from twinpool.session.codec import COMMANDS, EVENTS
-from twinpool.session.limits import SECRET_KEY, SESSION_OPTIONS
-from twinpool.session.messages import Command, Event, Hello
-from twinpool.v1 import worker_pb2 as pb
+from twinpool.session.codec import (
+    CONTROL_COMMANDS,
+    CONTROL_EVENTS,
+    WORK_COMMANDS,
+    WORK_EVENTS,
+    Direction,
+)
+from twinpool.session.limits import ROUTER_KEY, SECRET_KEY, SESSION_OPTIONS
+from twinpool.session.messages import Command, ControlCommand, Event, Hello
 from twinpool.v1 import worker_pb2_grpc as pb_grpc
 from twinpool.wire import UnknownMessage
 
@@ -36,43 +45,92 @@ class WorkerSession:
 
     def __init__(self, address: str, secret: str) -> None:
         self._channel = cluster_channel(address, SESSION_OPTIONS)
-        self._secret = secret
-        self._outgoing: asyncio.Queue[Command] = asyncio.Queue()
-        self._call: grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse] | None = None
+        self._metadata = ((SECRET_KEY, secret), (ROUTER_KEY, secrets.token_hex(8)))
+        stub = pb_grpc.WorkerStub(self._channel)
+        self._control = _Stream(stub.Control, CONTROL_COMMANDS, CONTROL_EVENTS)
+        self._work = _Stream(stub.Work, WORK_COMMANDS, WORK_EVENTS)
 
     async def open(self, timeout_s: float) -> Hello:
         """Dial; the worker's introduction. Raises StartFailed."""
-        self._call = pb_grpc.WorkerStub(self._channel).Session(metadata=((SECRET_KEY, self._secret),))
         try:
             async with asyncio.timeout(timeout_s):
-                first = await self._call.read()
+                self._control.dial(self._metadata)
+                hello = await self._introduction()
+                self._work.dial(self._metadata)
+                await self._work.opened()
         except (TimeoutError, grpc.aio.AioRpcError) as error:
             await self.close()
             raise StartFailed(f"no session: {error}") from error
+        except StartFailed:
+            await self.close()
+            raise
+        return hello
+
+    async def _introduction(self) -> Hello:
         event: Event | None = None
         with contextlib.suppress(UnknownMessage):
-            event = EVENTS.decode(first) if isinstance(first, pb.SessionResponse) else None
-            if isinstance(event, Hello) and SESSION.common(event.versions) is not None:
-                return event
-        await self.close()
-        if isinstance(event, Hello):
+            event = await self._control.read()
+        if not isinstance(event, Hello):
+            raise StartFailed("the worker did not introduce itself")
+        if SESSION.common(event.versions) is None:
             raise StartFailed(f"the worker speaks session protocol {event.versions}, the router {SESSION}")
-        raise StartFailed("the worker did not introduce itself")
+        return event
 
     def send(self, command: Command) -> None:
-        """Send a command, after those sent before; dropped if the session has ended."""
-        self._outgoing.put_nowait(command)
+        """Send a command, after those sent before over its stream; dropped if the session has ended."""
+        stream = self._control if isinstance(command, ControlCommand) else self._work
+        stream.outgoing.put_nowait(command)
 
     async def run(self, listener: SessionListener) -> str:
         """Pass events on until the session ends; why it ended.
 
         Raises TakenOver where another router has the worker now.
         """
-        assert self._call is not None  # noqa: S101 (open() was awaited)
-        writer = asyncio.create_task(self._write(self._call))
+        running = [asyncio.create_task(each.run(listener)) for each in (self._control, self._work)]
         try:
-            while isinstance(response := await self._call.read(), pb.SessionResponse):
-                listener(EVENTS.decode(response))
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            return next(each for each in running if each in done).result()
+        finally:
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End the session and the channel."""
+        self._work.close()
+        self._control.close()
+        await self._channel.close()
+
+
+class _Stream:
+    """One of the two. outgoing: the commands still to be written."""
+
+    def __init__(self, method: Any, commands: Direction[Any, Any], events: Direction[Any, Any]) -> None:
+        self.outgoing: asyncio.Queue[Command] = asyncio.Queue()
+        self._method = method
+        self._commands = commands
+        self._events = events
+        self._call: Any = None
+
+    def dial(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        """Begin to open it."""
+        self._call = self._method(metadata=metadata)
+
+    async def opened(self) -> None:
+        """Wait until the worker has opened it, too, or has refused: `run` says so."""
+        await self._call.initial_metadata()
+
+    async def read(self) -> Event | None:
+        """The next event; None at the end. Raises AioRpcError and UnknownMessage."""
+        response = await self._call.read()
+        return None if response is grpc.aio.EOF else self._events.decode(response)
+
+    async def run(self, listener: SessionListener) -> str:
+        """See `WorkerSession.run`."""
+        writer = asyncio.create_task(self._write())
+        try:
+            while (event := await self.read()) is not None:
+                listener(event)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.ABORTED:
                 raise TakenOver(str(error.details())) from error
@@ -84,19 +142,18 @@ class WorkerSession:
             await asyncio.gather(writer, return_exceptions=True)
         return "session ended"
 
-    async def close(self) -> None:
-        """End the session and the channel."""
+    def close(self) -> None:
+        """End it, if it was opened."""
         if self._call is not None:
             self._call.cancel()
-        await self._channel.close()
 
-    async def _write(self, call: grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]) -> None:
+    async def _write(self) -> None:
         # A write fails only when the session has ended, which the reader hears too, and says.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             try:
                 while True:
-                    await call.write(COMMANDS.encode(await self._outgoing.get()))
+                    await self._call.write(self._commands.encode(await self.outgoing.get()))
             except (TypeError, ValueError) as error:
                 # A command that cannot be written: a session that says nothing more must not look well.
                 log.error("a command could not be sent:\n%s", without_words(error))
-                call.cancel()
+                self._call.cancel()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
@@ -14,9 +15,22 @@ from router.dispatch.worker_session import WorkerSession
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.protocol import SESSION, Versions
 from twinpool.session import server as session_server
-from twinpool.session.codec import COMMANDS, EVENTS
-from twinpool.session.limits import SECRET_KEY
-from twinpool.session.messages import Command, Drop, Event, Granted, Hello, LoadReport, Refused
+from twinpool.session.codec import CONTROL_EVENTS, WORK_COMMANDS, WORK_EVENTS
+from twinpool.session.limits import ROUTER_KEY, SECRET_KEY
+from twinpool.session.messages import (
+    Command,
+    Drop,
+    Event,
+    Granted,
+    Hello,
+    LeavePair,
+    LoadReport,
+    PairBroken,
+    Refused,
+    Released,
+    ReleaseReason,
+    Reserve,
+)
 from twinpool.session.server import SessionServer
 from twinpool.types import Pool
 from twinpool.v1 import worker_pb2 as pb
@@ -24,6 +38,7 @@ from twinpool.v1 import worker_pb2_grpc as pb_grpc
 
 SECRET = "the cluster's secret"
 WAIT_S = 10.0
+OLDER = ((SECRET_KEY, SECRET), (ROUTER_KEY, "older"))
 HELLO = Hello(Pool.DECODE, "decode-0-aa", pid=1, blocks_total=8, block_size=16, kv_bytes=64)
 
 
@@ -33,6 +48,7 @@ class FakeWorker:
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.num_lost = 0
+        self.lost: set[str] = set()
         self.introduction = HELLO
         self.changed = threading.Condition()
 
@@ -40,15 +56,16 @@ class FakeWorker:
         return self.introduction
 
     def command(self, command: Command) -> None:
-        if command == Drop("fail"):
+        if command in (Drop("fail"), LeavePair("fail")):
             raise RuntimeError("as told")
         with self.changed:
             self.commands.append(command)
             self.changed.notify_all()
 
-    def session_lost(self) -> None:
+    def work_lost(self, attempts: Collection[str]) -> None:
         with self.changed:
             self.num_lost += 1
+            self.lost |= set(attempts)
             self.changed.notify_all()
 
     async def wait_for(self, holds: Callable[[], bool]) -> None:
@@ -195,20 +212,20 @@ async def test_session_ends_for_a_router_that_is_yet_to_come(
 
 async def test_older_session_that_cannot_end_is_obeyed_no_more(served: Served, another: Router) -> None:
     """A router that reads nothing: its end waits to be written, behind megabytes of events."""
-    commands: asyncio.Queue[pb.SessionRequest] = asyncio.Queue()
+    commands: asyncio.Queue[pb.WorkRequest] = asyncio.Queue()
 
-    async def requests() -> AsyncIterator[pb.SessionRequest]:
+    async def requests() -> AsyncIterator[pb.WorkRequest]:
         while True:
             yield await commands.get()
 
-    async with grpc.aio.insecure_channel(served.address) as channel:
-        call = pb_grpc.WorkerStub(channel).Session(requests(), metadata=((SECRET_KEY, SECRET),))
-        await commands.put(COMMANDS.encode(Drop("before")))
+    async with grpc.aio.insecure_channel(served.address) as channel, control_of(channel):
+        call = pb_grpc.WorkerStub(channel).Work(requests(), metadata=OLDER)
+        await commands.put(WORK_COMMANDS.encode(Drop("before")))
         await served.worker.wait_for(lambda: Drop("before") in served.worker.commands)
         for _ in range(64):
             served.server.publish(Refused("x" * 1024 * 1024, LoadReport()))
         await another.open()
-        await commands.put(COMMANDS.encode(Drop("after")))
+        await commands.put(WORK_COMMANDS.encode(Drop("after")))
         # The older session's reader ends with the command that it must not obey.
         another.send(Drop("newer"))
         await served.worker.wait_for(lambda: Drop("newer") in served.worker.commands)
@@ -218,9 +235,74 @@ async def test_older_session_that_cannot_end_is_obeyed_no_more(served: Served, a
     assert Drop("after") not in served.worker.commands
 
 
-async def test_command_that_fails_ends_the_session(served: Served, router: Router) -> None:
+@asynccontextmanager
+async def control_of(channel: grpc.aio.Channel) -> AsyncIterator[None]:
+    """A router that holds control, and does nothing with it."""
+    call = pb_grpc.WorkerStub(channel).Control(metadata=OLDER)
+    assert await call.read() is not grpc.aio.EOF
+    yield
+    call.cancel()
+
+
+async def refusal_of_work(channel: grpc.aio.Channel, metadata: Sequence[tuple[str, str]]) -> grpc.StatusCode:
+    call = pb_grpc.WorkerStub(channel).Work(iter(()), metadata=tuple(metadata))
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        await call.read()
+    return refusal.value.code()
+
+
+async def test_work_is_taken_from_the_router_in_control_alone(served: Served, router: Router) -> None:
+    async with grpc.aio.insecure_channel(served.address) as channel:
+        assert await refusal_of_work(channel, OLDER) is grpc.StatusCode.FAILED_PRECONDITION
+        async with control_of(channel):
+            pass
+        await router.open()
+        assert await refusal_of_work(channel, OLDER) is grpc.StatusCode.ABORTED
+    served.server.publish(granted(1))
+    await router.wait_for(1)
+    assert served.worker.num_lost == 0
+
+
+async def test_a_router_has_its_work_once(served: Served) -> None:
+    async with grpc.aio.insecure_channel(served.address) as channel, control_of(channel):
+        first = pb_grpc.WorkerStub(channel).Work(metadata=OLDER)
+        await first.write(WORK_COMMANDS.encode(Drop("a")))
+        await served.worker.wait_for(lambda: Drop("a") in served.worker.commands)
+        assert await refusal_of_work(channel, OLDER) is grpc.StatusCode.ALREADY_EXISTS
+        assert served.worker.num_lost == 0
+
+
+async def test_what_came_over_the_work_and_is_still_held_is_lost_with_it(
+    served: Served, router: Router
+) -> None:
     await router.open()
-    router.send(Drop("fail"))
+    for attempt in ("kept", "released", "refused"):
+        router.send(Reserve(attempt, 16, "prefill-0-aa", 30.0))
+    await served.worker.wait_for(lambda: len(served.worker.commands) == 3)
+    served.server.publish(Released("released", ReleaseReason.GONE, "", LoadReport()))
+    served.server.publish(Refused("refused", LoadReport()))
+    await router.wait_for(2)
+    await router.close()
+    await served.worker.wait_for(lambda: served.worker.num_lost == 1)
+    assert served.worker.lost == {"kept"}
+
+
+async def test_both_streams_carry_what_is_theirs(served: Served, router: Router) -> None:
+    await router.open()
+    router.send(LeavePair("decode-1"))
+    router.send(Drop("a"))
+    await served.worker.wait_for(lambda: len(served.worker.commands) == 2)
+    broken = PairBroken("decode-1", "as told")
+    served.server.publish(broken)
+    served.server.publish(granted(1))
+    await router.wait_for(2)
+    assert set(router.events) == {broken, granted(1)}
+
+
+@pytest.mark.parametrize("command", [Drop("fail"), LeavePair("fail")])
+async def test_command_that_fails_ends_the_session(served: Served, router: Router, command: Command) -> None:
+    await router.open()
+    router.send(command)
     assert (await router.end()).startswith("session lost")
     await served.worker.wait_for(lambda: served.worker.num_lost == 1)
 
@@ -231,7 +313,7 @@ async def test_unknown_event_ends_the_session_with_a_reason(
     await router.open()
     served.server.publish(granted(1))
     await router.wait_for(1)
-    monkeypatch.setattr(EVENTS, "encode", lambda event: pb.SessionResponse())
+    monkeypatch.setattr(WORK_EVENTS, "encode", lambda event: pb.WorkResponse())
     served.server.publish(granted(2))
     assert (await router.end()).startswith("session given up: unknown event")
     assert router.events == [granted(1)]
@@ -240,7 +322,7 @@ async def test_unknown_event_ends_the_session_with_a_reason(
 async def test_unknown_introduction_is_none(
     served: Served, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EVENTS, "encode", lambda event: pb.SessionResponse())
+    monkeypatch.setattr(CONTROL_EVENTS, "encode", lambda event: pb.ControlResponse())
     with pytest.raises(StartFailed, match="did not introduce itself"):
         await router.open()
 
@@ -254,14 +336,15 @@ async def test_a_worker_of_other_versions_is_not_used(
         await router.open()
 
 
+@pytest.mark.parametrize("method", ["Control", "Work"])
 @pytest.mark.parametrize("shown", ["guessed", "", None])
 async def test_wrong_secret_is_unauthenticated_and_disturbs_nobody(
-    served: Served, router: Router, shown: str | None
+    served: Served, router: Router, shown: str | None, method: str
 ) -> None:
     await router.open()
     metadata = () if shown is None else ((SECRET_KEY, shown),)
     async with grpc.aio.insecure_channel(served.address) as channel:
-        call = pb_grpc.WorkerStub(channel).Session(iter(()), metadata=metadata)
+        call = getattr(pb_grpc.WorkerStub(channel), method)(iter(()), metadata=metadata)
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await call.read()
     assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from decode_worker.custody import Custody
-from decode_worker.desk import DecodeDesk, Errand, EvictAll, Message, Word
+from decode_worker.desk import DecodeDesk, Errand, Message, Word
 from decode_worker.hands import DecodeHands
 from tests.property.simulated_loop import BLOCK_SIZE, SimulatedLoop
 from tests.property.simulated_pairs import Connection
@@ -118,9 +118,8 @@ class SimulatedDecode(Worker):
     def close(self) -> None:
         raise AssertionError("nobody closes the receiver")
 
-    def free_all(self) -> None:
-        self.custody.session_lost()
-        self._loop.post(EvictAll())
+    def drop(self, attempt: str) -> None:
+        self.obey(m.Drop(attempt))
 
     def die(self) -> None:
         if self.alive:

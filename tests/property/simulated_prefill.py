@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
-from prefill_worker.desk import CancelAll, Message, PrefillDesk, PrefillLimits, Word
+from prefill_worker.desk import Message, PrefillDesk, PrefillLimits, Word
 from prefill_worker.hands import PrefillHands
 from tests.property.simulated_loop import BLOCK_SIZE, SimulatedLoop
 from tests.property.simulated_workers import EOS, Action, Worker, World
@@ -67,8 +67,8 @@ class SimulatedPrefill(Worker):
         if self._loop.due:
             yield self._turn
 
-    def free_all(self) -> None:
-        self._loop.post(CancelAll())
+    def drop(self, attempt: str) -> None:
+        self.obey(m.CancelPrefill(attempt))
 
     def hear(self, word: PairWord) -> None:
         self._loop.post(word)

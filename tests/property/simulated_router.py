@@ -33,7 +33,7 @@ from router.scheduling.phases import Setback
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from router.scheduling.values import Request
 from tests.property.fleet_witness import FleetWitness
-from tests.property.simulated_workers import Action, Down, Worker
+from tests.property.simulated_workers import Action, Down, Stream, Worker
 from tests.property.witness import Answer, Watched
 from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
@@ -116,10 +116,12 @@ class SimulatedRouter:
             if now - self.watched[request_id].arrived_at >= CANARY_TIMEOUT_S:
                 self.leave(request_id)
 
-    def hear_from(self, worker: Worker) -> None:
-        """The next event that the worker has said."""
-        event = worker.events.popleft()
+    def hear_from(self, worker: Worker, stream: Stream) -> None:
+        """The next event that the worker has said over one stream; the end of one is that of both."""
+        event = stream.events.popleft()
         if isinstance(event, Down):
+            worker.control.events.clear()
+            worker.work.events.clear()
             self.witness.down(worker)
             self.feed(WorkerDown(worker.worker_id, worker.incarnation, "lost"))
             return
@@ -194,5 +196,4 @@ class SimulatedRouter:
 
     def send(self, worker: Worker, command: m.Command, placed: list[Watched]) -> None:
         self.witness.check_told(worker, command, placed, self.clock())
-        if worker.alive and worker.session:
-            worker.commands.append(command)
+        worker.send(command)

@@ -116,7 +116,12 @@ class SimulatedSystem:
         """All that can happen next."""
         moving = [worker for worker in self.lives if worker is not stalled]
         actions = [action for worker in moving for action in worker.actions()]
-        actions += [partial(self.router.hear_from, worker) for worker in moving if worker.events]
+        actions += [
+            partial(self.router.hear_from, worker, stream)
+            for worker in moving
+            for stream in (worker.control, worker.work)
+            if stream.events
+        ]
         return actions + self.router.actions()
 
     def act(

@@ -1,4 +1,4 @@
-"""What all simulated workers share: a life with ordered queues; see also `simulated_pairs`."""
+"""What all simulated workers share: a life with two ordered streams; see also `simulated_pairs`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,19 @@ class Down:
     """The end of a session, after the events that still came through."""
 
 
+class Stream:
+    """What is on its way over one of the two streams, each in order."""
+
+    def __init__(self) -> None:
+        self.commands: deque[m.Command] = deque()
+        self.events: deque[m.Event | Down] = deque()
+
+
 class Worker(ABC):
     """One life of a worker.
 
-    alive: its process runs. session: the router hears it. stopped: its engine stands still, for good.
+    alive: its process runs. session: the router hears it. attempts: those that came over its work and hold
+    something. stopped: its engine stands still, for good.
     retired: its seat is not filled again. memory: what its blocks hold, for its engine to compute with.
     senders: its connections to decode workers, over which it hands off.
     """
@@ -56,8 +65,9 @@ class Worker(ABC):
         self.incarnation = incarnation
         self.alive = self.session = True
         self.stopped = self.retired = False
-        self.commands: deque[m.Command] = deque()
-        self.events: deque[m.Event | Down] = deque()
+        self.control = Stream()
+        self.work = Stream()
+        self.attempts: set[str] = set()
         self.blocks = BlockPool(world.num_blocks)
         self.pulse = Pulse()
         self.memory: Memory = [Content("", 0, 0, 0)] * world.num_blocks
@@ -73,17 +83,26 @@ class Worker(ABC):
         return m.Hello(self.pool, self.incarnation, 1, self.world.num_blocks, BLOCK_SIZE, 1)
 
     def publish(self, event: m.Event) -> None:
+        if isinstance(event, m.Released | m.PrefillEnded | m.Refused):
+            self.attempts.discard(event.attempt)
         if self.session:
-            self.events.append(event)
+            (self.control if isinstance(event, m.ControlEvent) else self.work).events.append(event)
+
+    def send(self, command: m.Command) -> None:
+        """The router sends a command."""
+        if self.alive and self.session:
+            (self.control if isinstance(command, m.ControlCommand) else self.work).commands.append(command)
 
     def lose_session(self) -> None:
         """The router hears no more of it; it frees all that the router owned."""
         if self.session:
             self.session = False
-            self.events.append(Down())
-            self.commands.clear()
+            for stream in (self.control, self.work):
+                stream.events.append(Down())
+                stream.commands.clear()
             if self.alive:
-                self.free_all()
+                for attempt in sorted(self.attempts):
+                    self.drop(attempt)
 
     def die(self) -> None:
         """The process ends at once; of what it has said, the queues still bring all."""
@@ -95,8 +114,14 @@ class Worker(ABC):
 
     def actions(self) -> Iterator[Action]:
         """What can happen next, but for the router's reading of events."""
-        if self.alive and self.commands:
-            yield lambda: self.obey(self.commands.popleft())
+        for stream in (self.control, self.work):
+            if self.alive and stream.commands:
+                yield lambda stream=stream: self._receive(stream.commands.popleft())  # type: ignore[misc]
+
+    def _receive(self, command: m.Command) -> None:
+        if isinstance(command, m.Reserve | m.Prefill):
+            self.attempts.add(command.attempt)
+        self.obey(command)
 
     def time_passes(self) -> None:
         """Its threads that keep time do their work."""
@@ -111,7 +136,8 @@ class Worker(ABC):
     def obey(self, command: m.Command) -> None: ...
 
     @abstractmethod
-    def free_all(self) -> None: ...
+    def drop(self, attempt: str) -> None:
+        """Free what an attempt holds, since nobody wants it any more."""
 
     @abstractmethod
     def hear(self, word: PairWord) -> None:

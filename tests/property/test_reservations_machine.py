@@ -154,7 +154,9 @@ class ReservationsMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_the_router(self) -> None:
-        self.carry_out(self.held.session_lost(self.now))
+        for held in list(self.held):
+            if held.stage not in (Stage.ADMITTED, Stage.QUARANTINED):
+                self.carry_out(self.held.revoke(held.attempt, self.now))
         assert self.held.count(Stage.RESERVED, Stage.WRITING, Stage.WRITTEN) == 0
 
     @rule(num_own=st.integers(1, 3), writer=st.sampled_from(WRITERS), prefix=st.integers(0, 2))

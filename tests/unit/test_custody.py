@@ -131,7 +131,7 @@ def test_a_receiver_may_answer_a_stop_from_within_it() -> None:
     bench.reserve()
     bench.custody.begin(WRITER, A)
     bench.heard()
-    bench.custody.session_lost()
+    assert bench.custody.give_up(A)
     assert bench.heard()[1:] == [(WRITER, A), ALL_FREE]
 
 

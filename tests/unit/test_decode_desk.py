@@ -8,7 +8,6 @@ from decode_worker.desk import (
     Books,
     DecodeDesk,
     Errand,
-    EvictAll,
     Grow,
     Grown,
     Paused,
@@ -48,9 +47,7 @@ class Table:
         )
         self.words: list[Word] = []
 
-    def hear(
-        self, *messages: RowReady | Drop | EvictAll | MoveRow | Accepted | Ended | PairLost | Audit
-    ) -> None:
+    def hear(self, *messages: RowReady | Drop | MoveRow | Accepted | Ended | PairLost | Audit) -> None:
         for message in messages:
             self.desk.hear(message, 0.0)
 
@@ -151,7 +148,7 @@ def test_tokens_are_told_by_step_and_a_row_whose_step_failed_leaves() -> None:
     assert left == RowLeft("a", ReleaseReason.FAILED, "RuntimeError")
     assert drawn == TokensDrawn(1, (RowToken("b", 1, 7, FinishReason.LENGTH),), 0.1)
     table.said()
-    table.hear(EvictAll())
+    table.hear(Drop("b"))
     table.plan()
     assert table.said() == [RowLeft("b", ReleaseReason.EVICTED)]
     assert table.desk.holds_nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefill_worker.desk import CancelAll, PrefillDesk, PrefillLimits, Word
+from prefill_worker.desk import PrefillDesk, PrefillLimits, Word
 from twinpool.engine.batch import PrefillChunk
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.sampling.params import SamplingParams
@@ -27,7 +27,7 @@ class Table:
         self.desk = PrefillDesk(self.pool, BLOCK_SIZE, LIMITS, Pulse(), eos_token_ids=frozenset())
         self.words: list[Word] = []
 
-    def hear(self, *messages: Prefill | CancelPrefill | CancelAll | Accepted | Ended | PairLost) -> None:
+    def hear(self, *messages: Prefill | CancelPrefill | Accepted | Ended | PairLost) -> None:
         for message in messages:
             self.desk.hear(message, self.now)
 
@@ -227,6 +227,6 @@ def test_a_lost_pair_ends_its_prompts_and_no_others() -> None:
     table.plan()
     table.hear(PairLost(DECODE, "reset"))
     assert table.outcomes() == {"1": PrefillOutcome.PAIR_LOST}
-    table.hear(CancelAll())
+    table.hear(CancelPrefill("2"))
     assert table.outcomes() == {"2": PrefillOutcome.STOPPED}
     assert table.pool.count(Owner.FREE) == 100

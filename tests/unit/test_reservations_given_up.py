@@ -33,7 +33,7 @@ from twinpool.session.messages import ReleaseReason
 NEVER_BEGUN = gone(ReleaseReason.NEVER_BEGUN, "the hand-off did not begin in time")
 FREED_AT_ONCE = [Stage.RESERVED, Stage.WRITTEN]
 
-# Giving up: revoke, expiry, loss of the router's session.
+# Giving up: revoke, expiry.
 
 GiveUp = Callable[[Reservations], list[Effect]]
 GIVE_UP: dict[str, tuple[GiveUp, Dropped]] = {
@@ -41,10 +41,6 @@ GIVE_UP: dict[str, tuple[GiveUp, Dropped]] = {
     "expiry": (
         lambda held: held.expire(TTL_S, REPORT_S),
         gone(ReleaseReason.EXPIRED, "no progress for 30 s"),
-    ),
-    "session loss": (
-        lambda held: held.session_lost(1.0),
-        gone(ReleaseReason.REVOKED, "router session lost"),
     ),
 }
 given_up = pytest.mark.parametrize(("give_up", "dropped"), GIVE_UP.values(), ids=GIVE_UP)
@@ -103,7 +99,6 @@ def test_a_quarantine_never_ends_by_time_nor_by_the_router() -> None:
     held.expire(FOREVER, REPORT_S)
     assert held.revoke(A, FOREVER) == [gone(ReleaseReason.GONE)]
     assert held.admit(ADMIT, FOREVER) == [gone(ReleaseReason.GONE)]
-    assert held.session_lost(FOREVER) == []
     assert not held.evict(A)
     held.progress(A, WRITER, FOREVER)
     assert held.stage(A) is Stage.QUARANTINED
@@ -155,10 +150,9 @@ def test_begin_renews_the_expiry() -> None:
     assert held.expire(TTL_S, REPORT_S) == []
 
 
-def test_a_row_never_expires_and_outlives_the_router_until_the_engine_evicts_it() -> None:
+def test_a_row_never_expires_and_stays_until_the_engine_evicts_it() -> None:
     bench = Bench(Stage.ADMITTED)
     assert bench.held.expire(FOREVER, REPORT_S) == []
-    assert bench.held.session_lost(FOREVER) == []
     assert bench.held.stage(A) is Stage.ADMITTED
     assert bench.held.evict(A)
     assert bench.all_free

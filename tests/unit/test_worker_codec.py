@@ -11,12 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinpool.session import messages as m
-from twinpool.session.codec import COMMANDS, EVENTS, Direction
+from twinpool.session.codec import CONTROL_COMMANDS, CONTROL_EVENTS, WORK_COMMANDS, WORK_EVENTS, Direction
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.wire import UnknownMessage
 
-COMMAND_KINDS: tuple[type, ...] = get_args(m.Command)
-EVENT_KINDS: tuple[type, ...] = get_args(m.Event)
+DIRECTIONS: dict[str, tuple[Direction[Any, Any], Any, Any]] = {
+    "control commands": (CONTROL_COMMANDS, m.ControlCommand, pb.ControlRequest),
+    "control events": (CONTROL_EVENTS, m.ControlEvent, pb.ControlResponse),
+    "work commands": (WORK_COMMANDS, m.WorkCommand, pb.WorkRequest),
+    "work events": (WORK_EVENTS, m.WorkEvent, pb.WorkResponse),
+}
+each_message = pytest.mark.parametrize(
+    ("direction", "envelope", "kind"),
+    [
+        pytest.param(direction, envelope, kind, id=f"{name}-{kind.__name__}")
+        for name, (direction, said, envelope) in DIRECTIONS.items()
+        for kind in get_args(said)
+    ],
+)
 WIDE = {"seed", "place", "kv_bytes", "num_bytes", "step", "rss_bytes"}
 SIGNED = {"max_tokens", "top_k"}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -57,57 +69,58 @@ def filled(hint: Any) -> Any:
     return hint(*map(filled, get_type_hints(hint).values()))
 
 
-@pytest.mark.parametrize("kind", COMMAND_KINDS)
-def test_no_field_of_a_command_is_lost(kind: type) -> None:
-    assert COMMANDS.decode(COMMANDS.encode(filled(kind))) == filled(kind)
+@each_message
+def test_no_field_is_lost(direction: Direction[Any, Any], envelope: Any, kind: type) -> None:
+    wire = direction.encode(filled(kind)).SerializeToString()
+    assert direction.decode(envelope.FromString(wire)) == filled(kind)
 
 
-@pytest.mark.parametrize("kind", EVENT_KINDS)
-def test_no_field_of_an_event_is_lost(kind: type) -> None:
-    assert EVENTS.decode(EVENTS.encode(filled(kind))) == filled(kind)
-
-
-@pytest.mark.parametrize("kind", COMMAND_KINDS)
+@each_message
 @settings(max_examples=25)
 @given(st.data())
-def test_every_command_arrives_as_it_was_sent(kind: type, data: st.DataObject) -> None:
-    command = data.draw(values(kind))
-    wire = COMMANDS.encode(command).SerializeToString()
-    assert COMMANDS.decode(pb.SessionRequest.FromString(wire)) == command
-
-
-@pytest.mark.parametrize("kind", EVENT_KINDS)
-@settings(max_examples=25)
-@given(st.data())
-def test_every_event_arrives_as_it_was_sent(kind: type, data: st.DataObject) -> None:
-    event = data.draw(values(kind))
-    wire = EVENTS.encode(event).SerializeToString()
-    assert EVENTS.decode(pb.SessionResponse.FromString(wire)) == event
+def test_every_message_arrives_as_it_was_sent(
+    direction: Direction[Any, Any], envelope: Any, kind: type, data: st.DataObject
+) -> None:
+    said = data.draw(values(kind))
+    wire = direction.encode(said).SerializeToString()
+    assert direction.decode(envelope.FromString(wire)) == said
 
 
 def test_what_may_be_said_and_what_the_wire_holds_are_the_same() -> None:
-    kinds = tuple(each for each in COMMAND_KINDS if each is not m.Audit)
+    kinds = tuple(each for each in get_args(m.WorkCommand) if each is not m.Audit)
     with pytest.raises(TypeError, match="Audit"):
-        Direction(kinds, pb.SessionRequest, "command")
+        Direction(kinds, pb.WorkRequest, "command")
 
 
-def test_an_unknown_message_is_refused_typed() -> None:
+def test_every_message_has_one_stream() -> None:
+    kinds = [kind for _, said, _ in DIRECTIONS.values() for kind in get_args(said)]
+    assert len(kinds) == len(set(kinds))
+    assert set(kinds) == {*get_args(m.Command), *get_args(m.Event)}
+
+
+@pytest.mark.parametrize(("direction", "said", "envelope"), DIRECTIONS.values(), ids=DIRECTIONS)
+def test_an_unknown_message_is_refused_typed(
+    direction: Direction[Any, Any], said: Any, envelope: Any
+) -> None:
     with pytest.raises(UnknownMessage):
-        COMMANDS.decode(pb.SessionRequest())
-    with pytest.raises(UnknownMessage):
-        EVENTS.decode(pb.SessionResponse())
+        direction.decode(envelope())
 
 
 @pytest.mark.parametrize(
     "response",
     [
-        pb.SessionResponse(prefill_ended=pb.PrefillEnded(attempt="a")),
-        pb.SessionResponse(prefill_ended=pb.PrefillEnded(attempt="a", outcome=99)),  # type: ignore[arg-type]
-        pb.SessionResponse(released=pb.Released(attempt="a")),
-        pb.SessionResponse(hello=pb.Hello()),
-        pb.SessionResponse(first_token=pb.FirstToken(finish_reason=99)),  # type: ignore[arg-type]
+        pb.WorkResponse(prefill_ended=pb.PrefillEnded(attempt="a")),
+        pb.WorkResponse(prefill_ended=pb.PrefillEnded(attempt="a", outcome=99)),  # type: ignore[arg-type]
+        pb.WorkResponse(released=pb.Released(attempt="a")),
+        pb.ControlResponse(hello=pb.Hello()),
+        pb.WorkResponse(first_token=pb.FirstToken(finish_reason=99)),  # type: ignore[arg-type]
     ],
 )
-def test_a_known_message_with_an_unknown_value_is_refused_typed(response: pb.SessionResponse) -> None:
+def test_a_known_message_with_an_unknown_value_is_refused_typed(
+    response: pb.WorkResponse | pb.ControlResponse,
+) -> None:
+    direction: Direction[Any, Any] = (
+        CONTROL_EVENTS if isinstance(response, pb.ControlResponse) else WORK_EVENTS
+    )
     with pytest.raises(UnknownMessage):
-        EVENTS.decode(response)
+        direction.decode(response)

@@ -221,14 +221,6 @@ class Reservations:
         self._release(held)
         return True
 
-    def session_lost(self, now: float) -> list[Effect]:
-        """The router is gone: drop all but the rows, which the engine evicts itself."""
-        effects: list[Effect] = []
-        for held in list(self._held.values()):
-            if held.stage not in (Stage.ADMITTED, Stage.QUARANTINED):
-                effects += self._drop(held, ReleaseReason.REVOKED, "router session lost", now)
-        return effects
-
     # The writer's words.
 
     def begin(self, attempt: str, writer: str, now: float) -> Opened | None:

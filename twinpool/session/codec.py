@@ -1,6 +1,6 @@
 """Turns what router and workers say to each other into protobuf and back.
 
-The envelope of a direction has a oneof with one message for each dataclass, of the same name.
+The envelope of each direction of a stream has a oneof with one message for each dataclass, of the same name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, get_args
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from twinpool.session.messages import Command, Event
+from twinpool.session.messages import ControlCommand, ControlEvent, WorkCommand, WorkEvent
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.wire import Codec, UnknownMessage
 
@@ -20,7 +20,7 @@ Envelope = TypeVar("Envelope", bound=Message)
 
 
 class Direction(Generic[Said, Envelope]):
-    """What is said in one direction. TypeError where what may be said and what the oneof holds differ."""
+    """What is said in one direction of a stream. TypeError where the oneof does not hold just that."""
 
     def __init__(self, said: tuple[type, ...], envelope: type[Envelope], oneof: str) -> None:
         self._envelope, self._oneof = envelope, oneof
@@ -49,5 +49,13 @@ class Direction(Generic[Said, Envelope]):
         return said
 
 
-COMMANDS: Direction[Command, pb.SessionRequest] = Direction(get_args(Command), pb.SessionRequest, "command")
-EVENTS: Direction[Event, pb.SessionResponse] = Direction(get_args(Event), pb.SessionResponse, "event")
+CONTROL_COMMANDS: Direction[ControlCommand, pb.ControlRequest] = Direction(
+    get_args(ControlCommand), pb.ControlRequest, "command"
+)
+CONTROL_EVENTS: Direction[ControlEvent, pb.ControlResponse] = Direction(
+    get_args(ControlEvent), pb.ControlResponse, "event"
+)
+WORK_COMMANDS: Direction[WorkCommand, pb.WorkRequest] = Direction(
+    get_args(WorkCommand), pb.WorkRequest, "command"
+)
+WORK_EVENTS: Direction[WorkEvent, pb.WorkResponse] = Direction(get_args(WorkEvent), pb.WorkResponse, "event")

@@ -5,6 +5,9 @@ from __future__ import annotations
 SECRET_KEY = "x-twinpool-secret"
 """Metadata key under which the router shows the cluster's secret."""
 
+ROUTER_KEY = "x-twinpool-router"
+"""Metadata key under which a session's streams show one name: work is taken from who holds control."""
+
 MAX_SESSION_MESSAGE_BYTES = 16 * 1024 * 1024
 """A prompt of 128k ids is about 0.4 MB; a message this long is a fault."""
 

@@ -1,8 +1,8 @@
 """What the router and its workers say to each other, as frozen dataclasses.
 
 `twinpool.session.codec` turns them into protobuf and back, field by field of the same name;
-`proto/twinpool/v1/worker.proto` comments every field. An `attempt` is one try of one choice and is never
-used twice.
+`proto/twinpool/v1/worker.proto` comments every field, and `twinpool.session.streams` says what travels
+over which stream. An `attempt` is one try of one choice and is never used twice.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ class Audit:
     audit_id: str
 
 
-Command = (
-    MoveRow | JoinPair | LeavePair | Prefill | CancelPrefill | Reserve | Admit | Drop | WriterGone | Audit
-)
+ControlCommand = JoinPair | LeavePair | WriterGone
+WorkCommand = MoveRow | Prefill | CancelPrefill | Reserve | Admit | Drop | Audit
+Command = ControlCommand | WorkCommand
 
 
 # Worker to router.
@@ -147,7 +147,7 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message of every session. versions: of the session's protocol that the worker speaks.
+    """First message of every control stream. versions: of the protocol that the worker speaks.
 
     cpus: of its machine. cpus_usable: those that it may use. 0 where it does not tell.
     """
@@ -385,11 +385,9 @@ class Audited:
     problems: tuple[str, ...]
 
 
-Event = (
-    Hello
-    | PairJoined
-    | PairBroken
-    | FirstToken
+ControlEvent = Hello | PairJoined | PairBroken | QuarantineOverdue
+WorkEvent = (
+    FirstToken
     | PrefillEnded
     | Granted
     | Refused
@@ -400,7 +398,7 @@ Event = (
     | RowsPaused
     | RowMoved
     | MoveFailed
-    | QuarantineOverdue
     | Audited
     | LoadReport
 )
+Event = ControlEvent | WorkEvent

@@ -159,21 +159,14 @@ HELD_STAGE_QUARANTINED: HeldStage.ValueType  # 8
 """On a decode worker: given up, and its writer may still touch the blocks."""
 
 @typing.final
-class SessionRequest(message.Message):
-    """Router to worker."""
+class ControlRequest(message.Message):
+    """Router to worker, about processes."""
 
     DESCRIPTOR: descriptor.Descriptor
 
     JOIN_PAIR_FIELD_NUMBER: builtins.int
     LEAVE_PAIR_FIELD_NUMBER: builtins.int
-    PREFILL_FIELD_NUMBER: builtins.int
-    CANCEL_PREFILL_FIELD_NUMBER: builtins.int
-    RESERVE_FIELD_NUMBER: builtins.int
-    DROP_FIELD_NUMBER: builtins.int
-    ADMIT_FIELD_NUMBER: builtins.int
     WRITER_GONE_FIELD_NUMBER: builtins.int
-    AUDIT_FIELD_NUMBER: builtins.int
-    MOVE_ROW_FIELD_NUMBER: builtins.int
     @builtins.property
     def join_pair(self) -> JoinPair:
         """Open the hand-off connection to a decode worker. To a decode worker that drains, too."""
@@ -182,6 +175,80 @@ class SessionRequest(message.Message):
     def leave_pair(self) -> LeavePair:
         """Close it."""
 
+    @builtins.property
+    def writer_gone(self) -> WriterGone:
+        """To a decode worker: a prefill worker's process is gone."""
+
+    def __init__(
+        self,
+        *,
+        join_pair: JoinPair | None = ...,
+        leave_pair: LeavePair | None = ...,
+        writer_gone: WriterGone | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["command", b"command", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "writer_gone", b"writer_gone"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["command", b"command", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "writer_gone", b"writer_gone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["join_pair", "leave_pair", "writer_gone"]  # noqa: Y015
+    _WhichOneofArgType_command: _TypeAlias = typing.Literal["command", b"command"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
+
+@typing.final
+class ControlResponse(message.Message):
+    """Worker to router, about processes."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    HELLO_FIELD_NUMBER: builtins.int
+    PAIR_JOINED_FIELD_NUMBER: builtins.int
+    PAIR_BROKEN_FIELD_NUMBER: builtins.int
+    QUARANTINE_OVERDUE_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def hello(self) -> Hello:
+        """The first message."""
+
+    @builtins.property
+    def pair_joined(self) -> PairJoined:
+        """A pair connection is open."""
+
+    @builtins.property
+    def pair_broken(self) -> PairBroken:
+        """A pair connection ended or could not be opened."""
+
+    @builtins.property
+    def quarantine_overdue(self) -> QuarantineOverdue:
+        """From a decode worker: a writer has not let go of its blocks."""
+
+    def __init__(
+        self,
+        *,
+        hello: Hello | None = ...,
+        pair_joined: PairJoined | None = ...,
+        pair_broken: PairBroken | None = ...,
+        quarantine_overdue: QuarantineOverdue | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["event", b"event", "hello", b"hello", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "quarantine_overdue", b"quarantine_overdue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["event", b"event", "hello", b"hello", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "quarantine_overdue", b"quarantine_overdue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["hello", "pair_joined", "pair_broken", "quarantine_overdue"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+@typing.final
+class WorkRequest(message.Message):
+    """Router to worker, about attempts."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    PREFILL_FIELD_NUMBER: builtins.int
+    CANCEL_PREFILL_FIELD_NUMBER: builtins.int
+    RESERVE_FIELD_NUMBER: builtins.int
+    DROP_FIELD_NUMBER: builtins.int
+    ADMIT_FIELD_NUMBER: builtins.int
+    AUDIT_FIELD_NUMBER: builtins.int
+    MOVE_ROW_FIELD_NUMBER: builtins.int
     @builtins.property
     def prefill(self) -> Prefill:
         """To a prefill worker: read a prompt."""
@@ -203,10 +270,6 @@ class SessionRequest(message.Message):
         """To a decode worker: let the row into the batch as soon as its cache is written."""
 
     @builtins.property
-    def writer_gone(self) -> WriterGone:
-        """To a decode worker: a prefill worker's process is gone."""
-
-    @builtins.property
     def audit(self) -> Audit:
         """To any worker: say who owns which blocks."""
 
@@ -217,34 +280,28 @@ class SessionRequest(message.Message):
     def __init__(
         self,
         *,
-        join_pair: JoinPair | None = ...,
-        leave_pair: LeavePair | None = ...,
         prefill: Prefill | None = ...,
         cancel_prefill: CancelPrefill | None = ...,
         reserve: Reserve | None = ...,
         drop: Drop | None = ...,
         admit: Admit | None = ...,
-        writer_gone: WriterGone | None = ...,
         audit: Audit | None = ...,
         move_row: MoveRow | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "drop", b"drop", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "move_row", b"move_row", "prefill", b"prefill", "reserve", b"reserve", "writer_gone", b"writer_gone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "drop", b"drop", "move_row", b"move_row", "prefill", b"prefill", "reserve", b"reserve"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "drop", b"drop", "join_pair", b"join_pair", "leave_pair", b"leave_pair", "move_row", b"move_row", "prefill", b"prefill", "reserve", b"reserve", "writer_gone", b"writer_gone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["admit", b"admit", "audit", b"audit", "cancel_prefill", b"cancel_prefill", "command", b"command", "drop", b"drop", "move_row", b"move_row", "prefill", b"prefill", "reserve", b"reserve"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["join_pair", "leave_pair", "prefill", "cancel_prefill", "reserve", "drop", "admit", "writer_gone", "audit", "move_row"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = typing.Literal["prefill", "cancel_prefill", "reserve", "drop", "admit", "audit", "move_row"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
 @typing.final
-class SessionResponse(message.Message):
-    """Worker to router."""
+class WorkResponse(message.Message):
+    """Worker to router, about attempts."""
 
     DESCRIPTOR: descriptor.Descriptor
 
-    HELLO_FIELD_NUMBER: builtins.int
-    PAIR_JOINED_FIELD_NUMBER: builtins.int
-    PAIR_BROKEN_FIELD_NUMBER: builtins.int
     FIRST_TOKEN_FIELD_NUMBER: builtins.int
     PREFILL_ENDED_FIELD_NUMBER: builtins.int
     GRANTED_FIELD_NUMBER: builtins.int
@@ -252,25 +309,12 @@ class SessionResponse(message.Message):
     WRITTEN_FIELD_NUMBER: builtins.int
     RELEASED_FIELD_NUMBER: builtins.int
     STEP_DONE_FIELD_NUMBER: builtins.int
-    QUARANTINE_OVERDUE_FIELD_NUMBER: builtins.int
     LOAD_FIELD_NUMBER: builtins.int
     ROWS_PAUSED_FIELD_NUMBER: builtins.int
     AUDITED_FIELD_NUMBER: builtins.int
     ROW_MOVED_FIELD_NUMBER: builtins.int
     MOVE_FAILED_FIELD_NUMBER: builtins.int
     PREFILL_STEP_FIELD_NUMBER: builtins.int
-    @builtins.property
-    def hello(self) -> Hello:
-        """First message of every session."""
-
-    @builtins.property
-    def pair_joined(self) -> PairJoined:
-        """A pair connection is open."""
-
-    @builtins.property
-    def pair_broken(self) -> PairBroken:
-        """A pair connection ended or could not be opened."""
-
     @builtins.property
     def first_token(self) -> FirstToken:
         """From a prefill worker: the prompt is read and the first token chosen."""
@@ -300,10 +344,6 @@ class SessionResponse(message.Message):
         """From a decode worker: one decode step of the whole batch."""
 
     @builtins.property
-    def quarantine_overdue(self) -> QuarantineOverdue:
-        """From a decode worker: a writer has not let go of its blocks."""
-
-    @builtins.property
     def load(self) -> LoadReport:
         """Counts, after every change that no other message carries, and about once a second."""
 
@@ -330,9 +370,6 @@ class SessionResponse(message.Message):
     def __init__(
         self,
         *,
-        hello: Hello | None = ...,
-        pair_joined: PairJoined | None = ...,
-        pair_broken: PairBroken | None = ...,
         first_token: FirstToken | None = ...,
         prefill_ended: PrefillEnded | None = ...,
         granted: Granted | None = ...,
@@ -340,7 +377,6 @@ class SessionResponse(message.Message):
         written: Written | None = ...,
         released: Released | None = ...,
         step_done: StepDone | None = ...,
-        quarantine_overdue: QuarantineOverdue | None = ...,
         load: LoadReport | None = ...,
         rows_paused: RowsPaused | None = ...,
         audited: Audited | None = ...,
@@ -348,11 +384,11 @@ class SessionResponse(message.Message):
         move_failed: MoveFailed | None = ...,
         prefill_step: PrefillStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["audited", b"audited", "event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "move_failed", b"move_failed", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "row_moved", b"row_moved", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["audited", b"audited", "event", b"event", "first_token", b"first_token", "granted", b"granted", "load", b"load", "move_failed", b"move_failed", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "refused", b"refused", "released", b"released", "row_moved", b"row_moved", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["audited", b"audited", "event", b"event", "first_token", b"first_token", "granted", b"granted", "hello", b"hello", "load", b"load", "move_failed", b"move_failed", "pair_broken", b"pair_broken", "pair_joined", b"pair_joined", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "quarantine_overdue", b"quarantine_overdue", "refused", b"refused", "released", b"released", "row_moved", b"row_moved", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["audited", b"audited", "event", b"event", "first_token", b"first_token", "granted", b"granted", "load", b"load", "move_failed", b"move_failed", "prefill_ended", b"prefill_ended", "prefill_step", b"prefill_step", "refused", b"refused", "released", b"released", "row_moved", b"row_moved", "rows_paused", b"rows_paused", "step_done", b"step_done", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["hello", "pair_joined", "pair_broken", "first_token", "prefill_ended", "granted", "refused", "written", "released", "step_done", "quarantine_overdue", "load", "rows_paused", "audited", "row_moved", "move_failed", "prefill_step"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = typing.Literal["first_token", "prefill_ended", "granted", "refused", "written", "released", "step_done", "load", "rows_paused", "audited", "row_moved", "move_failed", "prefill_step"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class WorkerStub:
-    """Served by every worker; the router dials. The cluster's secret travels in the metadata.
+    """Served by every worker; the router dials. The cluster's secret and the router's name travel in the metadata.
+    Each stream is in order; see twinpool/session/streams.py for what that means between the two.
     """
 
     def __init__(self, channel):
@@ -35,20 +36,33 @@ class WorkerStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Session = channel.stream_stream(
-                '/twinpool.v1.Worker/Session',
-                request_serializer=twinpool_dot_v1_dot_worker__pb2.SessionRequest.SerializeToString,
-                response_deserializer=twinpool_dot_v1_dot_worker__pb2.SessionResponse.FromString,
+        self.Control = channel.stream_stream(
+                '/twinpool.v1.Worker/Control',
+                request_serializer=twinpool_dot_v1_dot_worker__pb2.ControlRequest.SerializeToString,
+                response_deserializer=twinpool_dot_v1_dot_worker__pb2.ControlResponse.FromString,
+                _registered_method=True)
+        self.Work = channel.stream_stream(
+                '/twinpool.v1.Worker/Work',
+                request_serializer=twinpool_dot_v1_dot_worker__pb2.WorkRequest.SerializeToString,
+                response_deserializer=twinpool_dot_v1_dot_worker__pb2.WorkResponse.FromString,
                 _registered_method=True)
 
 
 class WorkerServicer:
-    """Served by every worker; the router dials. The cluster's secret travels in the metadata.
+    """Served by every worker; the router dials. The cluster's secret and the router's name travel in the metadata.
+    Each stream is in order; see twinpool/session/streams.py for what that means between the two.
     """
 
-    def Session(self, request_iterator, context):
-        """One ordered session per worker. Its end means that the router is gone: the worker
-        frees all that the session owned. A newer session ends an older one.
+    def Control(self, request_iterator, context):
+        """Processes and the connections between them. One router holds it at a time: a newer one ends an older one's streams.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Work(self, request_iterator, context):
+        """Attempts. Its end means that nobody wants them any more: the worker frees all that came over it. Opened by the
+        router that holds control.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -57,10 +71,15 @@ class WorkerServicer:
 
 def add_WorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Session': grpc.stream_stream_rpc_method_handler(
-                    servicer.Session,
-                    request_deserializer=twinpool_dot_v1_dot_worker__pb2.SessionRequest.FromString,
-                    response_serializer=twinpool_dot_v1_dot_worker__pb2.SessionResponse.SerializeToString,
+            'Control': grpc.stream_stream_rpc_method_handler(
+                    servicer.Control,
+                    request_deserializer=twinpool_dot_v1_dot_worker__pb2.ControlRequest.FromString,
+                    response_serializer=twinpool_dot_v1_dot_worker__pb2.ControlResponse.SerializeToString,
+            ),
+            'Work': grpc.stream_stream_rpc_method_handler(
+                    servicer.Work,
+                    request_deserializer=twinpool_dot_v1_dot_worker__pb2.WorkRequest.FromString,
+                    response_serializer=twinpool_dot_v1_dot_worker__pb2.WorkResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -71,11 +90,12 @@ def add_WorkerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Worker:
-    """Served by every worker; the router dials. The cluster's secret travels in the metadata.
+    """Served by every worker; the router dials. The cluster's secret and the router's name travel in the metadata.
+    Each stream is in order; see twinpool/session/streams.py for what that means between the two.
     """
 
     @staticmethod
-    def Session(request_iterator,
+    def Control(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -88,9 +108,36 @@ class Worker:
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/twinpool.v1.Worker/Session',
-            twinpool_dot_v1_dot_worker__pb2.SessionRequest.SerializeToString,
-            twinpool_dot_v1_dot_worker__pb2.SessionResponse.FromString,
+            '/twinpool.v1.Worker/Control',
+            twinpool_dot_v1_dot_worker__pb2.ControlRequest.SerializeToString,
+            twinpool_dot_v1_dot_worker__pb2.ControlResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Work(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/twinpool.v1.Worker/Work',
+            twinpool_dot_v1_dot_worker__pb2.WorkRequest.SerializeToString,
+            twinpool_dot_v1_dot_worker__pb2.WorkResponse.FromString,
             options,
             channel_credentials,
             insecure,

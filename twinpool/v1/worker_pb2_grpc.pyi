@@ -27,38 +27,56 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WorkerStub:
-    """Served by every worker; the router dials. The cluster's secret travels in the metadata."""
+    """Served by every worker; the router dials. The cluster's secret and the router's name travel in the metadata.
+    Each stream is in order; see twinpool/session/streams.py for what that means between the two.
+    """
 
     @typing.overload
     def __new__(cls, channel: grpc.Channel) -> _Self: ...
     @typing.overload
     def __new__(cls, channel: aio.Channel) -> WorkerAsyncStub: ...
-    Session: grpc.StreamStreamMultiCallable[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
-    """One ordered session per worker. Its end means that the router is gone: the worker
-    frees all that the session owned. A newer session ends an older one.
+    Control: grpc.StreamStreamMultiCallable[worker_pb2.ControlRequest, worker_pb2.ControlResponse]
+    """Processes and the connections between them. One router holds it at a time: a newer one ends an older one's streams."""
+    Work: grpc.StreamStreamMultiCallable[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
+    """Attempts. Its end means that nobody wants them any more: the worker frees all that came over it. Opened by the
+    router that holds control.
     """
 
 @typing.type_check_only
 class WorkerAsyncStub(WorkerStub):
-    """Served by every worker; the router dials. The cluster's secret travels in the metadata."""
+    """Served by every worker; the router dials. The cluster's secret and the router's name travel in the metadata.
+    Each stream is in order; see twinpool/session/streams.py for what that means between the two.
+    """
 
     def __init__(self, channel: aio.Channel) -> None: ...
-    Session: aio.StreamStreamMultiCallable[worker_pb2.SessionRequest, worker_pb2.SessionResponse]  # type: ignore[assignment]
-    """One ordered session per worker. Its end means that the router is gone: the worker
-    frees all that the session owned. A newer session ends an older one.
+    Control: aio.StreamStreamMultiCallable[worker_pb2.ControlRequest, worker_pb2.ControlResponse]  # type: ignore[assignment]
+    """Processes and the connections between them. One router holds it at a time: a newer one ends an older one's streams."""
+    Work: aio.StreamStreamMultiCallable[worker_pb2.WorkRequest, worker_pb2.WorkResponse]  # type: ignore[assignment]
+    """Attempts. Its end means that nobody wants them any more: the worker frees all that came over it. Opened by the
+    router that holds control.
     """
 
 class WorkerServicer(metaclass=abc_1.ABCMeta):
-    """Served by every worker; the router dials. The cluster's secret travels in the metadata."""
+    """Served by every worker; the router dials. The cluster's secret and the router's name travel in the metadata.
+    Each stream is in order; see twinpool/session/streams.py for what that means between the two.
+    """
 
     @abc_1.abstractmethod
-    def Session(
+    def Control(
         self,
-        request_iterator: _MaybeAsyncIterator[worker_pb2.SessionRequest],
+        request_iterator: _MaybeAsyncIterator[worker_pb2.ControlRequest],
         context: _ServicerContext,
-    ) -> typing.Union[abc.Iterator[worker_pb2.SessionResponse], abc.AsyncIterator[worker_pb2.SessionResponse]]:
-        """One ordered session per worker. Its end means that the router is gone: the worker
-        frees all that the session owned. A newer session ends an older one.
+    ) -> typing.Union[abc.Iterator[worker_pb2.ControlResponse], abc.AsyncIterator[worker_pb2.ControlResponse]]:
+        """Processes and the connections between them. One router holds it at a time: a newer one ends an older one's streams."""
+
+    @abc_1.abstractmethod
+    def Work(
+        self,
+        request_iterator: _MaybeAsyncIterator[worker_pb2.WorkRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[abc.Iterator[worker_pb2.WorkResponse], abc.AsyncIterator[worker_pb2.WorkResponse]]:
+        """Attempts. Its end means that nobody wants them any more: the worker frees all that came over it. Opened by the
+        router that holds control.
         """
 
 def add_WorkerServicer_to_server(servicer: WorkerServicer, server: typing.Union[grpc.Server, aio.Server]) -> None: ...
