@@ -127,10 +127,10 @@ class Draining:
             self._give_up_move(moving[-1], now, target_holds=True)
         return bool(moving)
 
-    def target_lost(self, worker_id: str) -> None:
-        """A decode worker to which rows are moving is gone."""
+    def target_lost(self, worker_id: str, *, target_holds: bool) -> None:
+        """A decode worker to which rows are moving is gone, or stands still and holds what it was given."""
         for choice in self._attempts.moving_to(worker_id):
-            self._attempts.drop_move(choice, target_holds=False)
+            self._attempts.drop_move(choice, target_holds=target_holds)
 
     def worker_left(self, worker: Worker) -> None:
         """Forget a worker's connections, and what has left it."""

@@ -153,7 +153,10 @@ class Scheduler:
 
     def _tick(self, now: float) -> None:
         self._pairing.rejoin(now)
-        self._watch.tick(now)
+        for worker in self._watch.tick(now):
+            self._draining.target_lost(worker.worker_id, target_holds=True)
+            # Whatever its engine has not handed over by now does not come.
+            self._take_away(worker, (Phase.DECODING,), "its engine stands still", now)
         self._draining.tick(now)
         for state in list(self.requests.values()):
             if error := state.expiry(now):
@@ -277,12 +280,17 @@ class Scheduler:
         self._watch.worker_left(worker)
         self._pairing.worker_left(worker)
         self._draining.worker_left(worker)
-        self._draining.target_lost(worker.worker_id)
+        self._draining.target_lost(worker.worker_id, target_holds=False)
+        # Of what it was handing over, the decode worker knows whether the cache came, and says so.
+        self._take_away(worker, (Phase.HANDING_OFF, Phase.DECODING), down.reason, now)
+
+    def _take_away(self, worker: Worker, past_prefill: tuple[Phase, ...], why: str, now: float) -> None:
+        """Set back what is placed on a worker; in the phases past_prefill, a prefill worker is not needed."""
         for choice in self._attempts.placed_on(worker.worker_id):
-            if worker.pool is Pool.PREFILL and choice.phase in (Phase.HANDING_OFF, Phase.DECODING):
-                continue  # the decode worker knows whether the cache came, and says so
+            if worker.pool is Pool.PREFILL and choice.phase in past_prefill:
+                continue
             setback = Setback.EXPIRED if choice.phase is Phase.RESERVING else Setback.WORKER_LOST
-            words = f"{worker.pool} worker {worker.worker_id}: {down.reason}"
+            words = f"{worker.pool} worker {worker.worker_id}: {why}"
             self._attempts.set_back(choice, setback, words, now, handoff=HandoffOutcome.PAIR_LOST)
 
     # Placing.

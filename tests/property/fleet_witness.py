@@ -15,6 +15,7 @@ from tests.property.simulated_prefill import LIMITS
 from tests.property.simulated_workers import Worker
 from tests.property.witness import Watched
 from twinpool.session import messages as m
+from twinpool.types import Pool
 
 STOOD_STILL = (m.ReleaseReason.EXPIRED, m.ReleaseReason.NEVER_BEGUN, m.ReleaseReason.WRITER_GONE)
 
@@ -52,7 +53,7 @@ class FleetWitness:
         self.handing_off: set[str] = set()
         self.leaving: dict[str, set[str]] = {}
         self.moved_at: dict[str, tuple[int, float]] = {}
-        self.replacing: tuple[str, float] | None = None
+        self.replacing: dict[str, tuple[Pool, float]] = {}
         self.ticked_at = 0.0
 
     # What the router hears.
@@ -68,8 +69,7 @@ class FleetWitness:
             self.replacement_over(worker.worker_id)
 
     def replacement_over(self, worker_id: str) -> None:
-        if self.replacing is not None and self.replacing[0] == worker_id:
-            self.replacing = None
+        self.replacing.pop(worker_id, None)
 
     def drain(self, worker: Worker, until: float) -> None:
         self.draining[worker.incarnation] = min(until, self.draining.get(worker.incarnation, until))
@@ -78,6 +78,21 @@ class FleetWitness:
         if now - self.ticked_at > 1.0:
             self.moved_at = {life: (turns, now) for life, (turns, _) in self.moved_at.items()}
         self.ticked_at = now
+        for choice in self.placed_on_still():
+            self.watched[choice.request_id].may_fail = True
+
+    def placed_on_still(self) -> list[Choice]:
+        """Choices whose attempts wait for a worker that has stood still for too long."""
+        fleet = self.scheduler.fleet.workers()
+        still = {each.worker_id for each in fleet if not self.moves_on(each.incarnation)}
+        placed = [choice for choice in self.scheduler.choices if choice.phase is not Phase.QUEUED]
+        return [choice for choice in placed if still & self.needed_by(choice)]
+
+    def needed_by(self, choice: Choice) -> set[str | None]:
+        """Workers without which a placed choice does not go on."""
+        if choice.phase is Phase.DECODING:
+            return {choice.decode_id, choice.move.decode_id if choice.move else None}
+        return {choice.decode_id, choice.prefill_id}
 
     def hear(self, event: SchedulerEvent, now: float) -> None:
         if not isinstance(event, WorkerSaid) or event.incarnation not in self.moved_at:
@@ -137,17 +152,25 @@ class FleetWitness:
         assert worker.holds_nothing
 
     def check_replaced(self, command: ReplaceWorker, now: float) -> None:
-        """Only what has not moved, or has written, for too long is replaced; and one after the other."""
-        assert self.workers[command.worker_id].incarnation == command.incarnation
+        """Only what has not moved, or has written, for too long is replaced; half a pool at a time."""
+        worker = self.workers[command.worker_id]
+        assert worker.incarnation == command.incarnation
         if command.cause is ReplaceCause.STUCK:
             assert now - self.moved_at[command.incarnation][1] > self.limits.stuck_after_s
-        assert self.replacing is None or now - self.replacing[1] >= 60
-        self.replacing = (command.worker_id, now)
+        asked = self.replacing.items()
+        under_way = [each for each, (pool, at) in asked if pool is worker.pool and now - at < 60]
+        assert command.worker_id not in under_way
+        num_seats = sum(each.pool is worker.pool for each in self.workers.values())
+        assert len(under_way) < max(1, num_seats // 2)
+        self.replacing[command.worker_id] = (worker.pool, now)
 
     def takes_new(self, incarnation: str) -> bool:
         """Whether it is not to leave, and moved not long before the router last looked."""
-        moved_at = self.moved_at[incarnation][1]
-        return incarnation not in self.draining and self.ticked_at - moved_at <= self.limits.stuck_after_s
+        return incarnation not in self.draining and self.moves_on(incarnation)
+
+    def moves_on(self, incarnation: str) -> bool:
+        """Whether it moved not long before the router last looked."""
+        return self.ticked_at - self.moved_at[incarnation][1] <= self.limits.stuck_after_s
 
     def check_told(self, worker: Worker, command: m.Command, placed: list[Watched], now: float) -> None:
         """A worker in service may be told this now. placed: gets the request, if this places one."""

@@ -109,6 +109,7 @@ class SimulatedRouter:
         now = self.clock()
         self.witness.tick(now)
         self.feed(Tick())
+        assert not self.witness.placed_on_still(), "streams hang on a worker that stands still"
         for name in self.waiting_clients():
             watched = self.watched[name]
             assert now < watched.arrived_at + (watched.request.timeout_s or self.limits.longest_request_s)

@@ -33,7 +33,7 @@ TICK_SHARE = 0.2
 TICK_S = 0.5
 DRAIN_MARGIN_S = 5.0
 """After the grace period, until a worker has let go of what was set back, if nothing stands still."""
-MOST_OF_A_POOL = 3
+MOST_OF_A_POOL = 4
 FAULTS = ["dies", "dies", "loses its session", "loses its connections", "stops", "fails a call"]
 SECONDS = st.sampled_from([0.0, 0.0, 0.25, 1.0, 2.0, 4.0])
 GRACE_S = st.sampled_from([10.0, 3.0, 1.0, 0.0])

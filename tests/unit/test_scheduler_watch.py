@@ -1,5 +1,5 @@
-"""A worker whose engine stands still, or who keeps revoked blocks, gets nothing new and is replaced: one at a
-time, and not for the router's own stalls."""
+"""A worker whose engine stands still, or who keeps revoked blocks, gets nothing new and is replaced: half a
+pool at a time, and not for the router's own stalls. What it had goes on elsewhere at once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 from router.scheduling.commands import ReplaceCause, ReplaceWorker
 from router.scheduling.events import Drain, SeatClosed
 from router.scheduling.fleet import RECENT_STEPS
+from router.scheduling.phases import Phase, Setback
 from router.scheduling.watch import OVERDUE_S, OWN_STALL_S, PATIENCE_S
-from tests.unit.small_fleet import SmallFleet, replaced, request, reserved
+from tests.unit.draining_fleet import moves_ended, reserving
+from tests.unit.small_fleet import SmallFleet, replaced, request, reserved, sent, setbacks
 from twinpool.session import messages as m
 
 
@@ -73,6 +75,21 @@ def test_one_is_replaced_at_a_time_until_its_seat_is_filled_again() -> None:
     assert replaced(fleet.beats(20, "p0")) == []
     fleet.comes_up("d0")
     assert replaced(fleet.beats(0.5, "p0", "d0")) == ["d1"]
+
+
+def test_half_of_a_pool_is_replaced_at_a_time() -> None:
+    fleet = SmallFleet(decode=6)
+    assert replaced(fleet.beats(20, "p0")) == ["d0", "d1", "d2"]
+    for worker_id in ("d0", "d1", "d2"):
+        fleet.goes_down(worker_id)
+    assert replaced(fleet.beats(20, "p0")) == []
+    fleet.comes_up("d1")
+    assert replaced(fleet.beats(0.5, "p0", "d1")) == ["d3"]
+
+
+def test_each_pool_has_its_own_share() -> None:
+    fleet = SmallFleet(prefill=2, decode=2)
+    assert replaced(fleet.beats(20)) == ["p0", "d0"]
 
 
 def test_another_workers_coming_up_is_not_what_it_waits_for() -> None:
@@ -155,6 +172,46 @@ def test_who_moves_again_gets_requests_again() -> None:
     assert reserved(fleet.says("d0", fleet.loads["d0"])) == [("d0", "try-1")]
 
 
+# What it had.
+
+
+def test_rows_of_all_that_stand_still_go_on_elsewhere_before_any_turn_has_come() -> None:
+    fleet = SmallFleet(decode=3)
+    fleet.decodes("a", 1, worker_id="d0")
+    fleet.loads["d0"] = m.LoadReport(running=1, blocks_free=14)
+    fleet.steps(m.RowToken("try-1", 2, 23, None))
+    fleet.decodes("b", 2, worker_id="d1")
+    assert [choice.decode_id for choice in fleet.scheduler.choices] == ["d0", "d1"]
+    commands = fleet.beats(5.5, "p0", "d2")
+    assert replaced(commands) == ["d0"]
+    assert setbacks(commands) == [("a", Setback.WORKER_LOST, True), ("b", Setback.WORKER_LOST, True)]
+    assert sent(commands, "d0") == [m.Drop("try-1")]
+    assert sent(commands, "d1") == [m.Drop("try-2")]
+    assert [worker_id for worker_id, _ in reserved(commands)] == ["d2", "d2"]
+
+
+@pytest.mark.parametrize("phase", [Phase.RESERVING, Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING])
+def test_what_a_prefill_worker_that_stands_still_has_not_handed_over_is_read_by_another(phase: Phase) -> None:
+    fleet = SmallFleet(prefill=2)
+    fleet.brings(phase)
+    commands = fleet.beats(5.5, "p1", "d0")
+    if phase is Phase.DECODING:
+        assert setbacks(commands) == []
+        return
+    uncounted = phase is Phase.RESERVING
+    setback = Setback.EXPIRED if uncounted else Setback.WORKER_LOST
+    assert setbacks(commands) == [("r", setback, phase is Phase.HANDING_OFF)]
+    assert fleet.choice().prefill_id == "p1"
+
+
+def test_a_row_that_moves_to_a_worker_that_stands_still_stays_where_it_is() -> None:
+    fleet = reserving()
+    commands = fleet.beats(5.5, "p0", "d0")
+    assert moves_ended(commands) == ["failed"]
+    assert sent(commands, "d1") == [m.Drop("try-2")]
+    assert setbacks(commands) == []
+
+
 # Quarantine.
 
 
@@ -211,15 +268,15 @@ def test_of_several_writers_one_is_replaced_and_the_next_only_if_it_still_does_n
 
 
 def test_who_keeps_blocks_from_others_goes_before_who_only_stands_still() -> None:
-    fleet = SmallFleet(prefill=2, decode=2)
-    assert replaced(fleet.beats(6.5, "p0", "p1")) == ["d0"]
-    fleet.goes_down("d0")
-    fleet.comes_up("d0")
+    fleet = SmallFleet(prefill=3)
+    assert replaced(fleet.beats(6.5, "p1", "d0")) == ["p0"]
+    fleet.goes_down("p0")
+    fleet.comes_up("p0")
     fleet.says("d0", m.QuarantineOverdue("try-9", "p1-1"))
     assert replaced(fleet.passes(0.1)) == ["p1"]
     fleet.goes_down("p1")
     fleet.comes_up("p1")
-    assert replaced(fleet.passes(0.1)) == ["d1"]
+    assert replaced(fleet.passes(0.1)) == ["p2"]
 
 
 # The router's own time.
