@@ -22,7 +22,8 @@ class AnswerText:
     """The dispatcher's `Sink` of one request. Belongs to the event loop's thread.
 
     Putting notes the tokens and no more: a step's commands to workers go out before any of its text is made.
-    That takes microseconds (a thread would cost more to wake), and tokens never pile up here for a reader.
+    All tokens of a choice that have come meanwhile become text together. That takes microseconds (a thread
+    would cost more to wake), and tokens never pile up here for a reader.
     """
 
     def __init__(
@@ -39,14 +40,17 @@ class AnswerText:
         self._return_prompt_ids = return_prompt_ids
         self._loop = asyncio.get_running_loop()
         self._detokenizers: dict[int, IncrementalText] = {}
-        self._outputs: list[Output] = []
+        self._token_ids: dict[int, list[int]] = {}
+        self._endings: dict[int, Ending] = {}
         self._complete = False
         self._error: TwinpoolError | None = None
         self._awake = False
 
     def put(self, output: Output, *, last: bool) -> None:
         """Take new tokens of a choice, or its end. last: nothing of any choice follows."""
-        self._outputs.append(output)
+        self._token_ids.setdefault(output.choice_index, []).extend(output.token_ids)
+        if output.ending is not None:
+            self._endings[output.choice_index] = output.ending
         self._complete = last
         self._wake()
 
@@ -62,29 +66,28 @@ class AnswerText:
 
     def _advance(self) -> None:
         self._awake = False
-        outputs, self._outputs = self._outputs, []
+        token_ids, self._token_ids = self._token_ids, {}
         if self._stream.ended:
             return
         try:
-            for output in outputs:
-                last = self._complete and output is outputs[-1]
-                self._stream.put(self._chunk(output), last=last)
+            for nth, (index, ids) in enumerate(token_ids.items(), start=1):
+                chunk = self._chunk(index, tuple(ids), self._endings.get(index))
+                self._stream.put(chunk, last=self._complete and nth == len(token_ids))
         except Exception as bug:  # noqa: BLE001 - nobody awaits us: the reader is who must hear of it
             self._stream.fail(bug)
         else:
             if self._error is not None:
                 self._stream.fail(self._error)
 
-    def _chunk(self, output: Output) -> Chunk:
+    def _chunk(self, index: int, token_ids: tuple[int, ...], ending: Ending | None) -> Chunk:
         """The one with an ending also carries the text held back until then."""
-        index = output.choice_index
         if index not in self._detokenizers:
             self._detokenizers[index] = self._new_detokenizer()
         detokenizer = self._detokenizers[index]
-        text = detokenizer.push(output.token_ids)
-        if output.ending is None:
-            return Chunk(index, text, output.token_ids)
-        return Chunk(index, text + detokenizer.finish(), output.token_ids, self._summary(output.ending))
+        text = detokenizer.push(token_ids)
+        if ending is None:
+            return Chunk(index, text, token_ids)
+        return Chunk(index, text + detokenizer.finish(), token_ids, self._summary(ending))
 
     def _summary(self, ending: Ending) -> Summary:
         return Summary(

@@ -51,16 +51,16 @@ class Answer:
             return [chunk async for chunk in self.chunks]
 
 
-async def test_tokens_become_text_once_whoever_put_them_is_done_and_before_they_are_read() -> None:
+async def test_tokens_become_text_together_once_whoever_put_them_is_done_and_before_they_are_read() -> None:
     answer = Answer()
     answer.put(65)
     answer.put(66, 67)
     assert answer.pushes == []
     await asyncio.sleep(0)
-    assert answer.pushes == [(65,), (66, 67)]
+    assert answer.pushes == [(65, 66, 67)]
     answer.put(68)
     await asyncio.sleep(0)
-    assert answer.pushes == [(65,), (66, 67), (68,)]
+    assert answer.pushes == [(65, 66, 67), (68,)]
     assert await anext(answer.chunks) == Chunk(0, "ABCD", (65, 66, 67, 68))
 
 
