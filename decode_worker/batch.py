@@ -4,63 +4,55 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twinpool.engine.batch import DecodeRow, SamplingRow
+from twinpool.engine.batch import DecodeRow
 from twinpool.kv.reservations import RowReady
-from twinpool.sampling.params import SamplingParams
+from twinpool.sampling.choice import ChoiceState
 from twinpool.session.messages import RowToken
-from twinpool.types import finish_reason
 
 
 @dataclass(slots=True)
 class Row:
-    """One running choice. num_outputs counts the token log; newest, its last, is not in the cache yet.
+    """One running choice. The newest token of its log is not in the cache yet.
 
     finished: its last token is made. moved: another decode worker has its cache, and goes on with it.
     """
 
     attempt: str
-    choice_index: int
-    params: SamplingParams
+    choice: ChoiceState
     blocks: list[int]
-    num_prompt_tokens: int
-    num_outputs: int
-    newest: int
     finished: bool = False
     moved: bool = False
 
     @classmethod
-    def of(cls, ready: RowReady) -> Row:
+    def of(cls, ready: RowReady, eos_token_ids: frozenset[int]) -> Row:
         """A row whose cache and admit are both there."""
         admit = ready.admit
-        return cls(
-            attempt=admit.attempt,
-            choice_index=admit.choice_index,
-            params=admit.params,
-            blocks=list(ready.blocks),
-            num_prompt_tokens=admit.num_prompt_tokens,
-            num_outputs=len(admit.output_ids),
-            newest=admit.output_ids[-1],
+        choice = ChoiceState(
+            admit.params, admit.choice_index, admit.prompt_ids, list(admit.output_ids), eos_token_ids
         )
+        return cls(admit.attempt, choice, list(ready.blocks))
 
     @property
     def length(self) -> int:
         """Tokens of prompt and log; a step needs room for all of them."""
-        return self.num_prompt_tokens + self.num_outputs
+        return self.choice.length
+
+    @property
+    def num_outputs(self) -> int:
+        """Tokens of the log."""
+        return len(self.choice.output_ids)
 
     def next_step(self) -> DecodeRow:
         """What the engine computes: the newest token goes into the cache, the one after it is drawn."""
-        length = self.length
-        sample = SamplingRow(self.params, self.choice_index, position=length)
-        return DecodeRow(self.newest, length - 1, self.blocks, sample)
+        sample = self.choice.next()
+        return DecodeRow(self.choice.output_ids[-1], sample.position - 1, self.blocks, sample)
 
-    def append(self, token: int, eos_token_ids: frozenset[int]) -> RowToken:
+    def append(self, token: int) -> RowToken:
         """Take the drawn token into the log."""
-        reason = finish_reason(token, self.num_outputs + 1, self.params, eos_token_ids)
-        row_token = RowToken(self.attempt, self.num_outputs, token, reason)
-        self.num_outputs += 1
-        self.newest = token
+        position = self.num_outputs
+        reason = self.choice.append(token)
         self.finished = reason is not None
-        return row_token
+        return RowToken(self.attempt, position, token, reason)
 
 
 class Batch:

@@ -116,7 +116,7 @@ class DecodeDesk:
         match message:
             case RowReady():
                 self._num_entered += 1
-                self._batch.enter(Row.of(message))
+                self._batch.enter(Row.of(message, self._eos_token_ids))
             case Drop(attempt):
                 self._evict(attempt, ReleaseReason.EVICTED)
             case MoveRow():
@@ -154,7 +154,7 @@ class DecodeDesk:
             if isinstance(result, Exception):
                 self._evict(attempt, ReleaseReason.FAILED, type(result).__name__)
             elif row is not None and result is not None:
-                tokens.append(row.append(result, self._eos_token_ids))
+                tokens.append(row.append(result))
         if tokens:
             self._num_steps += 1
             self._say(TokensDrawn(self._num_steps, tuple(tokens), stepped.step_s))

@@ -36,7 +36,6 @@ from twinpool.session.messages import (
     PrefillStep,
 )
 from twinpool.transfer.words import Accepted, Ended, HandoffWord, PairLost, PairWord, Renew
-from twinpool.types import finish_reason
 from twinpool.worker.handoff import State
 from twinpool.worker.pulse import Pulse
 from twinpool.worker.turn import Copied, Copy, CopyEnd, CopyFailed, CopyStopped, Stepped, Turn
@@ -140,7 +139,7 @@ class PrefillDesk:
             self._words.append(PrefillStep(len(sizes), sum(sizes), stepped.step_s))
 
     def _start(self, command: Prefill, now: float) -> None:
-        prompt = Prompt.of(command, now)
+        prompt = Prompt.of(command, self._eos_token_ids, now)
         self._prompts[command.attempt] = prompt
         self._prompts = dict(sorted(self._prompts.items(), key=lambda item: item[1].command.place))
         num_tokens = len(prompt.token_ids)
@@ -202,8 +201,8 @@ class PrefillDesk:
         return {prompt.attempt: prompt.chunk(size) for prompt, size in chunks if size}
 
     def _first_token(self, prompt: Prompt, token: int) -> None:
-        position = len(prompt.command.output_ids)
-        reason = finish_reason(token, position + 1, prompt.command.params, self._eos_token_ids)
+        position = len(prompt.choice.output_ids)
+        reason = prompt.choice.append(token)
         self._words.append(FirstToken(prompt.attempt, position, token, reason, len(prompt.token_ids)))
 
     def _give_up(self, prompt: Prompt, outcome: PrefillOutcome, detail: str = "") -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twinpool.engine.batch import PrefillChunk, SamplingRow
+from twinpool.engine.batch import PrefillChunk
 from twinpool.kv.pool import Lease
+from twinpool.sampling.choice import ChoiceState
 from twinpool.session.messages import HeldStage, Prefill
 from twinpool.worker.handoff import Handoff
 from twinpool.worker.turn import Copy
@@ -16,12 +17,13 @@ from twinpool.worker.turn import Copy
 class Prompt:
     """An attempt's state, owned by the desk.
 
-    token_ids: prompt and token log, which are read alike. handoff: None where there is none. renewed_at: when
-    the decode worker was last given a sign of life of it. lease: None while it waits. num_computed: tokens
-    whose keys and values are in `blocks`.
+    choice: whose next token it draws. token_ids: prompt and token log, which are read alike. handoff: None
+    where there is none. renewed_at: when the decode worker was last given a sign of life of it. lease: None
+    while it waits. num_computed: tokens whose keys and values are in `blocks`.
     """
 
     command: Prefill
+    choice: ChoiceState
     token_ids: tuple[int, ...]
     handoff: Handoff | None
     started_at: float
@@ -30,10 +32,13 @@ class Prompt:
     num_computed: int = 0
 
     @classmethod
-    def of(cls, command: Prefill, now: float) -> Prompt:
+    def of(cls, command: Prefill, eos_token_ids: frozenset[int], now: float) -> Prompt:
         """A prompt not yet read."""
         handoff = None if command.decode is None else Handoff(command.decode, command.attempt)
-        return cls(command, command.prompt_ids + command.output_ids, handoff, now, renewed_at=now)
+        choice = ChoiceState(
+            command.params, command.choice_index, command.prompt_ids, list(command.output_ids), eos_token_ids
+        )
+        return cls(command, choice, command.prompt_ids + command.output_ids, handoff, now, renewed_at=now)
 
     @property
     def attempt(self) -> str:
@@ -60,9 +65,7 @@ class Prompt:
     def chunk(self, num_tokens: int) -> PrefillChunk:
         """The next num_tokens; the last chunk draws the first token."""
         end = self.num_computed + num_tokens
-        sample = None
-        if end == len(self.token_ids):
-            sample = SamplingRow(self.command.params, self.command.choice_index, position=end)
+        sample = self.choice.next() if end == len(self.token_ids) else None
         return PrefillChunk(self.token_ids[self.num_computed : end], self.num_computed, self.blocks, sample)
 
     def copy(self, block_size: int) -> Copy | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from twinpool.sampling.params import SamplingParams
-
 
 class Pool(StrEnum):
     """Which half of the work a worker does."""
@@ -77,17 +75,3 @@ class ModelCard:
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     dtype: str
-
-
-def finish_reason(
-    token: int, num_output_tokens: int, params: SamplingParams, eos_token_ids: frozenset[int]
-) -> FinishReason | None:
-    """Judge a choice's newest token; both pools use this same function.
-
-    num_output_tokens counts the token itself.
-    """
-    if token in eos_token_ids and not params.ignore_eos:
-        return FinishReason.STOP
-    if num_output_tokens >= params.max_tokens:
-        return FinishReason.LENGTH
-    return None

@@ -305,9 +305,7 @@ class Attempts:
     def _admit(self, choice: Choice) -> None:
         request = choice.request
         assert choice.decode_id is not None  # noqa: S101 (whoever admits has looked)
-        admit = m.Admit(
-            choice.attempt, choice.index, len(request.prompt_ids), tuple(choice.log), request.params
-        )
+        admit = m.Admit(choice.attempt, choice.index, request.prompt_ids, tuple(choice.log), request.params)
         self._outbox.send(choice.decode_id, admit)
 
     def _begin(self, choice: Choice, prefill: Worker, decode: Worker | None) -> None:

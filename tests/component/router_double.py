@@ -178,7 +178,7 @@ class RouterDouble:
     def admit(
         self, attempt: str, prompt_ids: tuple[int, ...], params: SamplingParams, log: tuple[int, ...]
     ) -> None:
-        self.decode.send(Admit(attempt, 0, len(prompt_ids), log, params))
+        self.decode.send(Admit(attempt, 0, tuple(prompt_ids), log, params))
 
     async def start(
         self, prompt_ids: tuple[int, ...], max_tokens: int, output_ids: tuple[int, ...] = (), **params: Any

@@ -95,7 +95,7 @@ class Bench:
 
     def admit(self, attempt: str, num_prompt: int, max_tokens: int) -> None:
         """The row may enter, with one token in its log."""
-        self.custody.admit(Admit(attempt, 0, num_prompt, (num_prompt,), SamplingParams(max_tokens)))
+        self.custody.admit(Admit(attempt, 0, (1,) * num_prompt, (num_prompt,), SamplingParams(max_tokens)))
         self.events.clear()
 
     def tokens(self, attempt: str) -> list[RowToken]:

@@ -85,7 +85,7 @@ async def test_moved_row_goes_on_with_the_references_tokens(
     moved = await router.decode.event(RowMoved, attempt)
     log = log_of(router, attempt, first)
     assert (moved.to, moved.position) == (to, len(log))
-    target.session.send(Admit(to, 0, len(case.prompt_ids), log, greedy(MOST_TOKENS)))
+    target.session.send(Admit(to, 0, tuple(case.prompt_ids), log, greedy(MOST_TOKENS)))
     router.decode.send(Drop(attempt))
     await router.decode.event(Released, attempt)
     rest = await target.session.tokens(to, max(1, NUM_TOKENS - len(log)))

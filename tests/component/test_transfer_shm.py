@@ -44,7 +44,7 @@ def test_blocks_arrive_bit_exact_and_open_the_row(bench: ShmBench) -> None:
     assert sender.written("a")
     blocks.heard.wait_for(lambda event: isinstance(event, Written) and event.attempt == "a")
     assert torch.equal(blocks.bytes_of(reserved), source.block_bytes_view()[[5, 2, 7]])
-    blocks.custody.admit(Admit("a", 0, 10, (1,), PARAMS))
+    blocks.custody.admit(Admit("a", 0, (1,) * 10, (1,), PARAMS))
     assert [row.blocks for row in blocks.rows] == [reserved]
 
 

@@ -197,7 +197,7 @@ async def test_newer_router_takes_over(workers: RunningWorkers, router: RouterDo
 
 
 async def test_attempts_unknown_to_the_decode_worker_are_gone(router: RouterDouble) -> None:
-    router.decode.send(Drop("dropped"), Admit("admitted", 0, 3, (1,), greedy(4)), Drop("dropped"))
+    router.decode.send(Drop("dropped"), Admit("admitted", 0, (1, 2, 3), (1,), greedy(4)), Drop("dropped"))
     for attempt in ("dropped", "admitted", "dropped"):
         assert (await router.decode.event(Released, attempt)).reason is ReleaseReason.GONE
     assert await router.answer(SHORT.prompt_ids, 3) == SHORT.output_ids[:3]

@@ -188,7 +188,7 @@ async def test_worker_whose_engine_thread_fails_ends_its_session_for_good(
     async with RouterDouble(workers) as router:
         attempt = await hand_off(router)
         await router.decode.event(Written, attempt)
-        router.decode.send(Admit(attempt, 0, 33, (), greedy(6)))  # without the token to go on from
+        router.decode.send(Admit(attempt, 0, (1,) * 33, (), greedy(6)))  # without the token to go on from
         assert await router.decode.end() == "session ended"
         with pytest.raises(StartFailed, match="its engine thread failed"):
             await RouterDouble(workers).decode.open()

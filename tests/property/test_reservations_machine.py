@@ -139,7 +139,7 @@ class ReservationsMachine(RuleBasedStateMachine):
         if not attempt.admits:
             attempt.admits += 1
             num_cached = (len(attempt.shared) + attempt.num_own) * BLOCK_SIZE
-            admit = Admit(attempt.name, 0, num_cached, (1,), SamplingParams(4))
+            admit = Admit(attempt.name, 0, (1,) * num_cached, (1,), SamplingParams(4))
             self.carry_out(self.held.admit(admit, self.now))
 
     @precondition(lambda self: self.attempts)

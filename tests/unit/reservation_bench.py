@@ -12,7 +12,7 @@ NUM_BLOCKS, TOTAL_BLOCKS = 3, 8
 BLOCK_SIZE = 4
 TTL_S, REPORT_S = 30.0, 2.0
 FOREVER = 1e9
-ADMIT = Admit(A, 0, 5, (1,), SamplingParams(9))
+ADMIT = Admit(A, 0, (1,) * 5, (1,), SamplingParams(9))
 HELD = [Stage.RESERVED, Stage.WRITING, Stage.WRITTEN, Stage.ADMITTED, Stage.QUARANTINED]
 
 

@@ -131,7 +131,7 @@ class Books:
                 self.held.begin(attempt, WRITER, 2.0)
             if attempt in ("written", "admitted"):
                 self.held.written(attempt, WRITER, 2, 3.0)
-        self.held.admit(Admit("admitted", 0, 5, (1,), SamplingParams(9)), 4.0)
+        self.held.admit(Admit("admitted", 0, (1,) * 5, (1,), SamplingParams(9)), 4.0)
         self.held.revoke("quarantined", 5.0)
         self.batch: dict[str, list[int]] = {"admitted": [6, 7]}
 

@@ -28,7 +28,7 @@ from twinpool.worker.pulse import Pulse
 
 A, WRITER = "try-1", "p0-1"
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=4, dtype="float32")
-ADMIT = Admit(A, 0, 5, (1,), SamplingParams(9))
+ADMIT = Admit(A, 0, (1,) * 5, (1,), SamplingParams(9))
 ALL_FREE = LoadReport(blocks_free=8)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from decode_worker.batch import Batch, Row
 from twinpool.kv.reservations import RowReady
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, RowToken
-from twinpool.types import FinishReason, finish_reason
+from twinpool.types import FinishReason
 
 EOS = frozenset({0})
 
@@ -16,7 +14,7 @@ EOS = frozenset({0})
 def row(attempt: str = "a", *, max_tokens: int = 5, ignore_eos: bool = False) -> Row:
     """A row of 4 prompt tokens whose log is 10, 11."""
     params = SamplingParams(max_tokens, seed=3, ignore_eos=ignore_eos)
-    return Row.of(RowReady(Admit(attempt, 1, 4, (10, 11), params), blocks=(6, 2)))
+    return Row.of(RowReady(Admit(attempt, 1, (1, 2, 3, 4), (10, 11), params), blocks=(6, 2)), EOS)
 
 
 def batch_of(*attempts: str) -> Batch:
@@ -34,40 +32,23 @@ def test_a_step_feeds_the_newest_token_and_draws_the_one_behind_it() -> None:
 
 def test_a_token_is_reported_at_its_place_in_the_log_and_fed_next() -> None:
     running = row()
-    assert running.append(12, EOS) == RowToken("a", 2, 12, None)
-    assert running.append(13, EOS) == RowToken("a", 3, 13, None)
+    assert running.append(12) == RowToken("a", 2, 12, None)
+    assert running.append(13) == RowToken("a", 3, 13, None)
     step = running.next_step()
     assert (step.token_id, step.position, step.sample.position) == (13, 7, 8)
 
 
 def test_a_row_ends_with_its_last_token() -> None:
     running = row(max_tokens=3)
-    assert running.append(12, EOS) == RowToken("a", 2, 12, FinishReason.LENGTH)
+    assert running.append(12) == RowToken("a", 2, 12, FinishReason.LENGTH)
     assert running.finished
 
 
 def test_a_row_ends_at_end_of_sequence_unless_told_to_ignore_it() -> None:
     stopped, going_on = row(), row(ignore_eos=True)
-    assert stopped.append(0, EOS).finish_reason is FinishReason.STOP
-    assert going_on.append(0, EOS).finish_reason is None
+    assert stopped.append(0).finish_reason is FinishReason.STOP
+    assert going_on.append(0).finish_reason is None
     assert (stopped.finished, going_on.finished) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("token", "num_outputs", "ignore_eos", "reason"),
-    [
-        (7, 1, False, None),
-        (7, 2, False, "length"),
-        (0, 1, False, "stop"),
-        (0, 2, False, "stop"),
-        (0, 1, True, None),
-        (0, 2, True, "length"),
-    ],
-)
-def test_end_of_sequence_comes_before_length(
-    token: int, num_outputs: int, ignore_eos: bool, reason: str | None
-) -> None:
-    assert finish_reason(token, num_outputs, SamplingParams(2, ignore_eos=ignore_eos), EOS) == reason
 
 
 def test_the_oldest_rows_are_stepped_first_up_to_the_limit() -> None:
@@ -80,7 +61,7 @@ def test_the_oldest_rows_are_stepped_first_up_to_the_limit() -> None:
 def test_a_finished_row_keeps_its_place_unstepped_until_it_leaves() -> None:
     batch = batch_of("a", "b")
     for running, token in zip(batch.active(most=9), [0, 12], strict=True):
-        running.append(token, EOS)
+        running.append(token)
     assert [each.attempt for each in batch.active(most=9)] == ["b"]
     assert batch.attempts() == ["a", "b"]
     assert batch.leave("a")

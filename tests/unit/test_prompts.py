@@ -12,12 +12,13 @@ from twinpool.session.messages import Prefill
 from twinpool.worker.handoff import State
 
 PARAMS = SamplingParams(9, seed=7)
+EOS = frozenset({1000})
 
 
 def prompt_of(num_prompt: int, num_outputs: int = 0) -> Prompt:
     """A prompt of tokens 0, 1, 2, …, the last of them its token log."""
     tokens = tuple(range(num_prompt + num_outputs))
-    prompt = Prompt.of(Prefill("a", 2, tokens[:num_prompt], tokens[num_prompt:], PARAMS, "d", 1), 0.0)
+    prompt = Prompt.of(Prefill("a", 2, tokens[:num_prompt], tokens[num_prompt:], PARAMS, "d", 1), EOS, 0.0)
     assert prompt.handoff is not None
     prompt.handoff.state = State.ACCEPTED
     return prompt

@@ -143,7 +143,7 @@ def test_a_row_needs_a_cache_of_prompt_and_log_but_for_the_newest_token(
 ) -> None:
     for num_written in (needed - 1, needed):
         bench = Bench(Stage.WRITING)
-        admit = Admit(A, 0, num_prompt, log, SamplingParams(9))
+        admit = Admit(A, 0, (1,) * num_prompt, log, SamplingParams(9))
         effects = bench.held.admit(admit, 1.0) if admit_first else []
         effects += bench.held.written(A, WRITER, num_written, 1.0)
         effects += [] if admit_first else bench.held.admit(admit, 1.0)
@@ -296,7 +296,7 @@ def test_shared_blocks_come_first_in_the_row_and_are_not_the_writers() -> None:
     assert held.reserve("b", 2, WRITER, TTL_S, 0, shared=shared)
     assert held.begin("b", WRITER, 0) == Opened((3, 4), num_shared=2)
     assert held.blocks("b", WRITER) == (3, 4)
-    admit = Admit("b", 0, 13, (1,), SamplingParams(9))
+    admit = Admit("b", 0, (1,) * 13, (1,), SamplingParams(9))
     held.admit(admit, 0)
     assert held.written("b", WRITER, 2, 1.0) == [CacheWritten("b", 2, 1.0), RowReady(admit, (0, 1, 3, 4))]
     assert held.evict(A)
@@ -310,7 +310,7 @@ def test_a_cache_behind_shared_blocks_is_too_short_if_own_ones_are_missing() -> 
     held = bench.held
     held.reserve("b", 2, WRITER, TTL_S, 0, shared=shared)
     held.begin("b", WRITER, 0)
-    held.admit(Admit("b", 0, 13, (1,), SamplingParams(9)), 0)
+    held.admit(Admit("b", 0, (1,) * 13, (1,), SamplingParams(9)), 0)
     detail = "only 1 of 2 blocks were written"
     assert held.written("b", WRITER, 1, 1.0)[1:] == [Dropped("b", ReleaseReason.HANDOFF_FAILED, detail)]
     assert bench.owners() == {Owner.ROW: 1, Owner.SHARED: 2}

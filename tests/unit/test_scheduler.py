@@ -30,7 +30,7 @@ def test_a_request_lives_from_arrival_to_eviction() -> None:
     assert fleet.grants() == [Send("p0", m.Prefill("try-1", 0, PROMPT, (), PARAMS, "d0-1", 1))]
     assert fleet.reads(21) == [
         Emit("r", Output(0, (21,))),
-        Send("d0", m.Admit("try-1", 0, 5, (21,), PARAMS)),
+        Send("d0", m.Admit("try-1", 0, PROMPT, (21,), PARAMS)),
     ]
     assert fleet.prefill_ends(PrefillOutcome.DONE) == []
     assert fleet.writes() == [HandoffEnded("r", HandoffOutcome.WRITTEN, "shm", 4096, 0.1)]
@@ -328,7 +328,7 @@ def test_a_request_whose_reservation_is_gone_is_prefilled_again_with_its_log(
     assert fleet.grants("try-2") == [Send("p0", m.Prefill("try-2", 0, PROMPT, log, PARAMS, "d0-1", 1))]
     commands = fleet.reads(22, attempt="try-2", position=len(log))
     assert emitted(commands) == [Output(0, (22,))]
-    assert sent(commands, "d0") == [m.Admit("try-2", 0, 5, (*log, 22), PARAMS)]
+    assert sent(commands, "d0") == [m.Admit("try-2", 0, PROMPT, (*log, 22), PARAMS)]
 
 
 @pytest.mark.parametrize("phase", [Phase.PREFILLING, Phase.HANDING_OFF])

@@ -60,7 +60,7 @@ def test_a_row_goes_on_at_its_new_place_where_its_copy_is_whole() -> None:
     commands = moves(fleet, 3)
     (admit,) = sent(commands, "d1")
     assert isinstance(admit, m.Admit)
-    assert (admit.attempt, admit.num_prompt_tokens, admit.output_ids) == ("try-2", 5, (21, 22, 23))
+    assert (admit.attempt, admit.prompt_ids, admit.output_ids) == ("try-2", PROMPT, (21, 22, 23))
     assert sent(commands, "d0") == [m.Drop("try-1")]
     assert moves_ended(commands) == ["moved"]
     last = m.RowToken("try-2", 3, 24, FinishReason.STOP)

@@ -167,7 +167,7 @@ def test_what_made_room_goes_first_to_prefill_and_on_where_its_log_ended() -> No
     assert sent(fleet.grants("try-3"), "p0") == [m.Prefill("try-3", 0, PROMPT, (21, 22), params, "d0-1", 2)]
     commands = fleet.reads(23, attempt="try-3", position=2)
     assert [output.token_ids for output in emitted(commands, "b")] == [(23,)]
-    assert sent(commands, "d0") == [m.Admit("try-3", 0, 5, (21, 22, 23), params)]
+    assert sent(commands, "d0") == [m.Admit("try-3", 0, PROMPT, (21, 22, 23), params)]
 
 
 def test_resumed_requests_go_before_new_ones_and_canaries_before_all() -> None:

@@ -314,7 +314,7 @@ class Reservations:
         if held.stage is not Stage.WRITTEN or held.admit is None:
             return []
         # The newest token is not in the cache yet: the row's first step puts it there.
-        num_cached_tokens = held.admit.num_prompt_tokens + len(held.admit.output_ids) - 1
+        num_cached_tokens = len(held.admit.prompt_ids) + len(held.admit.output_ids) - 1
         needed = blocks_for(num_cached_tokens, self._block_size) - held.lease.num_shared
         if held.num_written < needed:
             detail = f"only {held.num_written} of {needed} blocks were written"

@@ -96,7 +96,7 @@ class Admit:
 
     attempt: str
     choice_index: int
-    num_prompt_tokens: int
+    prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
     params: SamplingParams
 

@@ -594,15 +594,17 @@ class Admit(message.Message):
 
     ATTEMPT_FIELD_NUMBER: builtins.int
     CHOICE_INDEX_FIELD_NUMBER: builtins.int
-    NUM_PROMPT_TOKENS_FIELD_NUMBER: builtins.int
+    PROMPT_IDS_FIELD_NUMBER: builtins.int
     OUTPUT_IDS_FIELD_NUMBER: builtins.int
     PARAMS_FIELD_NUMBER: builtins.int
     attempt: builtins.str
     """The attempt."""
     choice_index: builtins.int
     """Which answer of the request."""
-    num_prompt_tokens: builtins.int
-    """Tokens of the prompt."""
+    @builtins.property
+    def prompt_ids(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The prompt, on which drawing may depend."""
+
     @builtins.property
     def output_ids(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
         """The token log; its last token is the one to feed first."""
@@ -616,13 +618,13 @@ class Admit(message.Message):
         *,
         attempt: builtins.str = ...,
         choice_index: builtins.int = ...,
-        num_prompt_tokens: builtins.int = ...,
+        prompt_ids: abc.Iterable[builtins.int] | None = ...,
         output_ids: abc.Iterable[builtins.int] | None = ...,
         params: sampling_pb2.SamplingParams | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "choice_index", b"choice_index", "num_prompt_tokens", b"num_prompt_tokens", "output_ids", b"output_ids", "params", b"params"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "choice_index", b"choice_index", "output_ids", b"output_ids", "params", b"params", "prompt_ids", b"prompt_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
