@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from decode_worker.batch import Batch, Row
 from decode_worker.moves import Moves
+from twinpool.engine.apart import Failed
 from twinpool.engine.batch import DecodeRow
 from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP
 from twinpool.kv.reservations import RowReady
@@ -151,8 +152,9 @@ class DecodeDesk:
         tokens = []
         for attempt, _, result in stepped:
             row = self._batch.row(attempt)
-            if isinstance(result, Exception):
-                self._evict(attempt, ReleaseReason.FAILED, type(result).__name__)
+            if isinstance(result, Failed):
+                reason = ReleaseReason.FAILED_ALONE if result.alone else ReleaseReason.FAILED
+                self._evict(attempt, reason, type(result.error).__name__)
             elif row is not None and result is not None:
                 tokens.append(row.append(result))
         if tokens:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from prefill_worker.audit import audit_prefill
 from prefill_worker.chunking import compose_chunks
 from prefill_worker.prompts import Prompt
+from twinpool.engine.apart import Failed
 from twinpool.engine.batch import PrefillChunk
 from twinpool.kv.blocks import blocks_for
 from twinpool.kv.pool import BlockPool, Owner
@@ -126,8 +127,9 @@ class PrefillDesk:
         sizes = []
         for attempt, chunk, result in stepped:
             prompt = self._prompts[attempt]
-            if isinstance(result, Exception):
-                self._give_up(prompt, PrefillOutcome.FAILED, type(result).__name__)
+            if isinstance(result, Failed):
+                outcome = PrefillOutcome.FAILED_ALONE if result.alone else PrefillOutcome.FAILED
+                self._give_up(prompt, outcome, type(result.error).__name__)
                 continue
             sizes.append(len(chunk.token_ids))
             prompt.num_computed += sizes[-1]

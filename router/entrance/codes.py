@@ -63,7 +63,8 @@ def tellable(error: Exception, method: str) -> errors.TwinpoolError:
     if isinstance(error, errors.TwinpoolError) and code_of(error) is not Code.INTERNAL:
         return error
     log_id = uuid.uuid4().hex[:12]
-    log.error("%s failed (%s):\n%s", method, log_id, without_words(error))
+    what = error.message if isinstance(error, errors.InternalError) else without_words(error)
+    log.error("%s failed (%s):\n%s", method, log_id, what)
     return errors.InternalError(
         f"internal error; the server's log has the details under {log_id}", log_id=log_id
     )

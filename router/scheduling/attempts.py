@@ -6,7 +6,7 @@ told to drop it, and the choice is queued again with its token log, at its reque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from router.scheduling.commands import (
     Emit,
@@ -19,13 +19,13 @@ from router.scheduling.commands import (
 )
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
-from router.scheduling.phases import COUNTED, Phase, Setback
+from router.scheduling.phases import COUNTED, MOST_ROW_FAILURES, Phase, Setback
 from router.scheduling.place import Places
 from router.scheduling.placement import reserved_tokens
 from router.scheduling.requests import Choice, Handoff, Move, RequestState
 from router.scheduling.values import Ending, Output, Request
 from router.scheduling.waiting import WaitingQueue
-from twinpool.errors import TwinpoolError, WorkerLost
+from twinpool.errors import InternalError, TwinpoolError, WorkerLost
 from twinpool.session import messages as m
 from twinpool.types import FinishReason, Pool, ServedBy
 
@@ -54,6 +54,8 @@ class Attempts:
         self._most_attempts = most_attempts
         self._current: dict[str, Choice] = {}
         self._moving: dict[str, Choice] = {}
+        # Those set back before their prefill worker's last word, which may say more than was known then.
+        self._set_back: dict[str, Choice] = {}
         self._places = Places()
 
     def __len__(self) -> int:
@@ -235,19 +237,44 @@ class Attempts:
         self.end_handoff(choice, handoff)
         choice.num_failed_attempts += setback in COUNTED
         canary_failed = choice.request.pair is not None and setback in COUNTED
-        if canary_failed or choice.num_failed_attempts >= self._most_attempts:
+        row_failed = setback is Setback.ROW_FAILED and not canary_failed
+        at_fault = row_failed and len(choice.row_failed_on) >= MOST_ROW_FAILURES
+        if canary_failed or at_fault or choice.num_failed_attempts >= self._most_attempts:
+            error = _row_failed(choice.attempt, detail) if row_failed else WorkerLost(detail)
             self._end_choice(choice, now, held_by)
-            self.fail(choice.of, WorkerLost(detail), now)
+            self.fail(choice.of, error, now)
             return
         self.drop_move(choice)
         self._withdraw(choice, held_by)
         del self._current[choice.attempt]
+        prefill = self._fleet.worker(choice.prefill_id)
+        if prefill is not None and choice.attempt in prefill.charged:
+            self._set_back[choice.attempt] = choice
         choice.attempt = ""
         # In these phases the client has had tokens of this very attempt.
         resumed = choice.phase in (Phase.HANDING_OFF, Phase.DECODING)
         choice.enter(Phase.QUEUED, now)
         self.queue.add(choice)
         self._outbox.put(SetBack(choice.request_id, setback, resumed))
+
+    def row_failed(self, attempt: str, worker_id: str, detail: str, now: float) -> None:
+        """An engine failed on an attempt's row, and on nothing else: that speaks against the row.
+
+        The current attempt is then to be set back. Others were set back before, if their other worker was
+        heard first; of such a one, too, the second failure is the request's end. A canary's is never held
+        against it.
+        """
+        choice = self._current.get(attempt) or self._set_back.get(attempt)
+        if choice is None or choice.phase is Phase.ENDED or choice.request.pair is not None:
+            return
+        choice.row_failed_on[attempt] = worker_id
+        if choice.attempt != attempt and len(choice.row_failed_on) >= MOST_ROW_FAILURES:
+            self.fail(choice.of, _row_failed(attempt, detail), now)
+
+    def no_word_follows(self, attempts: Iterable[str]) -> None:
+        """The prefill worker of these attempts has said its last of them, or will not."""
+        for attempt in attempts:
+            self._set_back.pop(attempt, None)
 
     # A choice's end.
 
@@ -329,3 +356,8 @@ class Attempts:
 
     def _emit(self, choice: Choice, tokens: tuple[int, ...]) -> None:
         self._outbox.put(Emit(choice.request_id, Output(choice.index, tokens)))
+
+
+def _row_failed(attempt: str, detail: str) -> InternalError:
+    """What is told of a row on which engines fail; to send it again would be no use."""
+    return InternalError(f"attempt {attempt} made an engine fail, alone: {detail}")

@@ -51,7 +51,7 @@ TIMED_AS = {
 
 
 class Setback(StrEnum):
-    """Why an attempt ended before its choice did."""
+    """Why an attempt ended before its choice did. ROW_FAILED: an engine failed on it and on nothing else."""
 
     REFUSED = "refused"
     EXPIRED = "expired"
@@ -59,11 +59,14 @@ class Setback(StrEnum):
     WORKER_LOST = "worker_lost"
     HANDOFF_FAILED = "handoff_failed"
     ENGINE_FAILED = "engine_failed"
+    ROW_FAILED = "row_failed"
     DRAINED = "drained"
 
 
-COUNTED = frozenset({Setback.WORKER_LOST, Setback.HANDOFF_FAILED, Setback.ENGINE_FAILED})
+COUNTED = frozenset({Setback.WORKER_LOST, Setback.HANDOFF_FAILED, Setback.ENGINE_FAILED, Setback.ROW_FAILED})
 """Setbacks that use up one of a choice's attempts; the others are the system's ordinary life."""
+MOST_ROW_FAILURES = 2
+"""An engine that fails on one row alone may be at fault; a second one shows that the row is."""
 
 
 class IllegalPhase(RuntimeError):

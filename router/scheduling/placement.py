@@ -21,14 +21,16 @@ def has_slot(prefill: Worker, most_prompts: int) -> bool:
 
 
 def choose_pair(fleet: Fleet, choice: Choice, *, most_prompts: int, most_rows: int) -> Pair | None:
-    """The usable pair with the least to read on its prefill side, then the most room on its decode side.
+    """The usable pair with the least to read on its prefill side, then the fewest rows on its decode side.
 
-    None if no pair has room now. A request with a pair of its own takes that one, proven or not.
+    None if no pair has room now. A request with a pair of its own takes that one, proven or not. Workers
+    whose engine has failed on its row come last, so that another one is asked before the row is blamed.
     """
     pairs = [pair for pair in _usable_pairs(fleet, choice) if _fits(pair, choice, most_prompts, most_rows)]
     return min(
         pairs,
         key=lambda pair: (
+            len({pair.prefill.worker_id, pair.decode.worker_id}.intersection(choice.row_failed_on.values())),
             sum(pair.prefill.charged.values()),
             pair.decode.num_rows,
             -pair.decode.blocks_free,
@@ -48,7 +50,11 @@ def choose_prefill(fleet: Fleet, choice: Choice, *, most_prompts: int) -> Worker
         for worker in fleet.pool(Pool.PREFILL)
         if worker.worker_id in serving and _reads(worker, choice, most_prompts)
     ]
-    return min(workers, key=lambda worker: sum(worker.charged.values()), default=None)
+    return min(
+        workers,
+        key=lambda worker: (worker.worker_id in choice.row_failed_on.values(), sum(worker.charged.values())),
+        default=None,
+    )
 
 
 def _usable_pairs(fleet: Fleet, choice: Choice) -> list[Pair]:

@@ -19,12 +19,14 @@ RELEASED: Mapping[ReleaseReason, tuple[Setback, HandoffOutcome]] = {
     ReleaseReason.DAMAGED: (Setback.HANDOFF_FAILED, HandoffOutcome.CHECKSUM),
     ReleaseReason.HANDOFF_FAILED: (Setback.HANDOFF_FAILED, HandoffOutcome.FAILED),
     ReleaseReason.FAILED: (Setback.ENGINE_FAILED, HandoffOutcome.ENDED),
+    ReleaseReason.FAILED_ALONE: (Setback.ROW_FAILED, HandoffOutcome.ENDED),
 }
 
 PREFILL_ENDED: Mapping[PrefillOutcome, tuple[Setback, HandoffOutcome]] = {
     PrefillOutcome.REFUSED: (Setback.EXPIRED, HandoffOutcome.REFUSED),
     PrefillOutcome.PAIR_LOST: (Setback.HANDOFF_FAILED, HandoffOutcome.PAIR_LOST),
     PrefillOutcome.FAILED: (Setback.ENGINE_FAILED, HandoffOutcome.ENDED),
+    PrefillOutcome.FAILED_ALONE: (Setback.ROW_FAILED, HandoffOutcome.ENDED),
 }
 """The others set nothing back: after DONE the decode worker has the last word, and whoever had a prompt
 STOPPED says why.

@@ -63,6 +63,7 @@ class Choice:
 
     log: every token accepted. blocked_since: when no worker had room for it first, while queued.
     num_resumes: attempts that went on with tokens of earlier ones.
+    row_failed_on: by attempt, the id of the worker whose engine failed on its row alone.
     attempt: the current try, empty while queued. prefill_id and decode_id: worker ids of the current try.
     handoff: set from the command to prefill until its cache has come, or will not come.
     move: set while its row is being moved off a decode worker that drains. move_again_at: not before.
@@ -81,6 +82,7 @@ class Choice:
     move_again_at: float = -math.inf
     blocked_since: float | None = None
     num_failed_attempts: int = 0
+    row_failed_on: dict[str, str] = field(default_factory=dict)
     num_resumes: int = 0
     _seconds: dict[str, float] = field(default_factory=dict)
 

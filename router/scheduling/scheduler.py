@@ -203,12 +203,12 @@ class Scheduler:
                 if choice := self._attempts.current(attempt):
                     written = HandoffOutcome.WRITTEN
                     self._attempts.end_handoff(choice, written, num_bytes=num_bytes, seconds=handoff_s)
-            case m.PrefillEnded(attempt, outcome, detail):
+            case m.PrefillEnded(attempt):
                 worker.charged.pop(attempt, None)
-                self._prefill_ended(attempt, outcome, detail, now)
+                self._prefill_ended(worker, message, now)
             case m.Released(attempt, reason, detail):
                 worker.leaving.discard(attempt)
-                self._released(attempt, reason, detail, now)
+                self._released(worker, attempt, reason, detail, now)
             case m.StepDone(tokens=tokens):
                 for row in tokens:
                     choice = self._attempts.current(row.attempt, Phase.HANDING_OFF, Phase.DECODING)
@@ -223,17 +223,23 @@ class Scheduler:
             case m.QuarantineOverdue(attempt, writer):
                 self._watch.quarantine_overdue(attempt, writer, now)
 
-    def _prefill_ended(self, attempt: str, outcome: m.PrefillOutcome, detail: str, now: float) -> None:
+    def _prefill_ended(self, prefill: Worker, ended: m.PrefillEnded, now: float) -> None:
+        attempt, outcome = ended.attempt, ended.outcome
+        words = f"prefill worker {prefill.worker_id}: {outcome}{': ' + ended.detail if ended.detail else ''}"
+        if outcome is m.PrefillOutcome.FAILED_ALONE:
+            self._attempts.row_failed(attempt, prefill.worker_id, words, now)
+        self._attempts.no_word_follows([attempt])
         choice = self._attempts.current(attempt, Phase.PREFILLING, Phase.HANDING_OFF)
         if choice is None or outcome not in PREFILL_ENDED:
             return
         setback, handoff = PREFILL_ENDED[outcome]
         if outcome is m.PrefillOutcome.PAIR_LOST:
             self._suspect(choice.decode_id)
-        words = f"prefill worker {choice.prefill_id}: {outcome}{': ' + detail if detail else ''}"
         self._attempts.set_back(choice, setback, words, now, handoff=handoff)
 
-    def _released(self, attempt: str, reason: m.ReleaseReason, detail: str, now: float) -> None:
+    def _released(
+        self, decode: Worker, attempt: str, reason: m.ReleaseReason, detail: str, now: float
+    ) -> None:
         self._draining.move_failed(attempt, now, target_holds=False)
         choice = self._attempts.current(attempt)
         if choice is None:
@@ -243,7 +249,9 @@ class Scheduler:
             setback = Setback.EXPIRED  # in the prefill worker's queue, where nothing was wrong with it
         if reason is m.ReleaseReason.CONNECTION_ENDED:
             self._suspect(choice.prefill_id)
-        words = f"decode worker {choice.decode_id}: {reason}{': ' + detail if detail else ''}"
+        words = f"decode worker {decode.worker_id}: {reason}{': ' + detail if detail else ''}"
+        if reason is m.ReleaseReason.FAILED_ALONE:
+            self._attempts.row_failed(attempt, decode.worker_id, words, now)
         self._attempts.set_back(choice, setback, words, now, held_by=(Pool.PREFILL,), handoff=handoff)
 
     def _suspect(self, worker_id: str | None) -> None:
@@ -279,6 +287,7 @@ class Scheduler:
         self.fleet.remove(worker.worker_id)
         self._watch.worker_left(worker)
         self._pairing.worker_left(worker)
+        self._attempts.no_word_follows(worker.charged)
         self._draining.worker_left(worker)
         self._draining.target_lost(worker.worker_id, target_holds=False)
         # Of what it was handing over, the decode worker knows whether the cache came, and says so.

@@ -31,7 +31,16 @@ HANDOFF_FAILURES = (
 )
 MOVES = tuple(MoveOutcome)
 RESTARTS = ("exited", "renewed", "start_failed", *ReplaceCause, OTHER)
-RESUMES = ("expired", "preempted", "worker_lost", "handoff_failed", "engine_failed", "drained", OTHER)
+RESUMES = (
+    "expired",
+    "preempted",
+    "worker_lost",
+    "handoff_failed",
+    "engine_failed",
+    "row_failed",
+    "drained",
+    OTHER,
+)
 SETBACKS = ("refused", *RESUMES)
 PHASES = ("queue", "prefill", "handoff_wait", "decode")
 DIRECTIONS = ("up", "down")

@@ -160,7 +160,7 @@ def test_the_request_that_arrived_first_is_read_first_whenever_it_comes(bench: B
 def test_a_prompt_that_makes_the_engine_fail_costs_its_neighbours_nothing(bench: Bench) -> None:
     bench.poison = 2
     bench.read(1, 2, 3)
-    failed = {"2": PrefillOutcome.FAILED}
+    failed = {"2": PrefillOutcome.FAILED_ALONE}
     assert bench.outcomes() == {"1": PrefillOutcome.DONE, "3": PrefillOutcome.DONE} | failed
     assert bench.attempts(Written) == ["1", "3"]
     assert [event.token for event in bench.events if isinstance(event, FirstToken)] == [1, 3]

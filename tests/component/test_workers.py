@@ -315,7 +315,7 @@ async def test_decode_step_that_fails_takes_only_its_rows(router: RouterDouble) 
     await router.prefill.event(FirstToken, poisoned)
     router.admit(poisoned, SHORT.prompt_ids, ill, (first.token,))
     released = await router.decode.event(Released, poisoned)
-    assert (released.reason, released.detail) == (ReleaseReason.FAILED, "RuntimeError")
+    assert (released.reason, released.detail) == (ReleaseReason.FAILED_ALONE, "RuntimeError")
     router.admit(healthy, SHORT.prompt_ids, params, (first.token,))
     assert await router.decode.tokens(healthy, 3) == SHORT.output_ids[1:4]
     router.decode.send(Drop(healthy))
@@ -331,7 +331,7 @@ async def test_prefill_step_that_fails_takes_only_its_prompts(router: RouterDoub
     router.read(poisoned, LONG.prompt_ids, greedy(4, seed=POISON), hand_off=False)
     router.read(waiting, long.prompt_ids, greedy(4))
     ended = await router.prefill.event(PrefillEnded, poisoned)
-    assert (ended.outcome, ended.detail) == (PrefillOutcome.FAILED, "RuntimeError")
+    assert (ended.outcome, ended.detail) == (PrefillOutcome.FAILED_ALONE, "RuntimeError")
     assert (await router.prefill.event(FirstToken, waiting)).token == long.output_ids[0]
     router.decode.send(Drop(waiting))
     await router.decode.event(Released, waiting)
@@ -342,7 +342,7 @@ async def test_prefill_step_that_fails_frees_the_reservation(router: RouterDoubl
     attempt = router.new_attempt()
     await router.reserve(attempt, len(LONG.prompt_ids))
     router.read(attempt, LONG.prompt_ids, greedy(4, seed=POISON))
-    assert (await router.prefill.event(PrefillEnded, attempt)).outcome is PrefillOutcome.FAILED
+    assert (await router.prefill.event(PrefillEnded, attempt)).outcome is PrefillOutcome.FAILED_ALONE
     released = await router.decode.event(Released, attempt)
     assert (released.reason, released.load.blocks_free) == (ReleaseReason.HANDOFF_FAILED, NUM_BLOCKS)
 

@@ -24,7 +24,8 @@ class FleetWitness:
     """What the router has heard of workers, and what they have been told.
 
     workers: those in seats, by id. decodes: incarnations of decode workers. watched: requests, by name.
-    prefilled: attempts that prefill workers were told to read, and when.
+    attempts: the request of each that was ever made. prefilled: attempts that prefill workers were told to
+    read, and when.
     leaving: by worker, what it was told to drop and has not said to be gone. moved_at: by incarnation, when
     the router last heard that it moves. draining: by incarnation, when its grace ends. moves: attempts that
     rows move to; whether their copy was asked for. num_moving: those whose end has not been said.
@@ -44,6 +45,7 @@ class FleetWitness:
         self.workers = workers
         self.decodes = decodes
         self.watched = watched
+        self.attempts: dict[str, Watched] = {}
         self.reserved: set[str] = set()
         self.prefilled: dict[str, float] = {}
         self.admitted: set[str] = set()
@@ -104,10 +106,23 @@ class FleetWitness:
         worker = self.workers.get(event.worker_id)
         if isinstance(message, m.Released) and worker and worker.incarnation == event.incarnation:
             self.leaving[event.worker_id].discard(message.attempt)
+        if self.scheduler.fleet.by_incarnation(event.incarnation) is not None:
+            self.hear_of_row(message)
         if isinstance(message, m.Released) and message.reason in STOOD_STILL:
             self.hand_off_stood_still(message)
         if isinstance(message, m.PrefillEnded) and message.outcome is m.PrefillOutcome.PAIR_LOST:
             self.hand_off_was_not_answered(message, now)
+
+    def hear_of_row(self, message: m.Event) -> None:
+        """An engine failed on a row alone; a decode worker's word of an attempt that is over is too late."""
+        match message:
+            case m.PrefillEnded(attempt, m.PrefillOutcome.FAILED_ALONE):
+                self.attempts[attempt].row_failed.add(attempt)
+            case m.Released(attempt, m.ReleaseReason.FAILED_ALONE):
+                if attempt in {choice.attempt for choice in self.scheduler.choices}:
+                    self.attempts[attempt].row_failed.add(attempt)
+            case _:
+                pass
 
     def hand_off_stood_still(self, message: m.Released) -> None:
         """Time was lost, though nothing else: that may cost its request too."""
@@ -226,7 +241,14 @@ class FleetWitness:
         held = (
             choice for choice in choices if attempt in (choice.attempt, choice.move and choice.move.attempt)
         )
-        return self.watched[next(held).request_id]
+        watched = self.attempts[attempt] = self.watched[next(held).request_id]
+        return watched
+
+    def check_rows_failed(self) -> None:
+        """No engine gets a row on which two have failed."""
+        for watched in self.watched.values():
+            over = watched.ended or watched.left or watched.is_canary
+            assert over or len(watched.row_failed) < 2
 
     def check_order(self, placed: list[Watched], now: float) -> None:
         """Those placed at once go in the queue's order, and none that waits is overtaken without end."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from tests.property.simulated_pairs import Content, Memory
-from twinpool.engine.batch import DecodeRow, PrefillChunk
+from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.loop import Loop, Stop
 from twinpool.worker.pulse import Pulse
@@ -19,7 +19,11 @@ Errand = TypeVar("Errand")
 Item = TypeVar("Item")
 
 Model = Callable[[int, int], int]
-"""The token at an index in prompt and answer, for a prompt, which is known by its first token."""
+"""The token at an index in a prompt, known by its first token, and its answer. Raises Poisoned."""
+
+
+class Poisoned(Exception):
+    """Every engine fails to draw this token."""
 
 
 class SimulatedLoop(Generic[Message, Word, Errand, Item]):
@@ -62,11 +66,17 @@ class InventedEngine:
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
         self._fail_if_told(len(chunks))
-        return [self._read_chunk(chunk) for chunk in chunks]
+        tokens = [self._draw(self._prompt_of(chunk), chunk.sample) for chunk in chunks]
+        for chunk in chunks:
+            self._read_chunk(chunk)
+        return tokens
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[int]:
         self._fail_if_told(len(rows))
-        return [self._step_row(row) for row in rows]
+        tokens = [self._model(self._memory[row.block_table[0]].prompt, row.sample.position) for row in rows]
+        for row in rows:
+            self._step_row(row)
+        return tokens
 
     def _fail_if_told(self, num_items: int) -> None:
         if self.fails_next and num_items:
@@ -74,24 +84,26 @@ class InventedEngine:
             self.fails_next = num_items > 1
             raise RuntimeError("as told")
 
-    def _read_chunk(self, chunk: PrefillChunk) -> int | None:
-        prompt = chunk.token_ids[0]
+    def _prompt_of(self, chunk: PrefillChunk) -> int:
+        return self._memory[chunk.block_table[0]].prompt if chunk.start else chunk.token_ids[0]
+
+    def _draw(self, prompt: int, sample: SamplingRow | None) -> int | None:
+        return None if sample is None else self._model(prompt, sample.position)
+
+    def _read_chunk(self, chunk: PrefillChunk) -> None:
+        prompt = self._prompt_of(chunk)
         if chunk.start:
-            prompt = self._cached(chunk.block_table, chunk.start).prompt
+            self._cached(chunk.block_table, chunk.start)
         for index, token in enumerate(chunk.token_ids, chunk.start):
             self._write(chunk.block_table, index, prompt, "")
             assert token == self._model(prompt, index)
-        if chunk.sample is None:
-            return None
-        assert chunk.sample.position == chunk.start + len(chunk.token_ids)
-        return self._model(prompt, chunk.sample.position)
+        assert chunk.sample is None or chunk.sample.position == chunk.start + len(chunk.token_ids)
 
-    def _step_row(self, row: DecodeRow) -> int:
+    def _step_row(self, row: DecodeRow) -> None:
         first = self._cached(row.block_table, row.position)
         assert row.token_id == self._model(first.prompt, row.position)
         self._write(row.block_table, row.position, first.prompt, first.attempt)
         assert row.sample.position == row.position + 1
-        return self._model(first.prompt, row.sample.position)
 
     def _cached(self, table: Sequence[int], num_tokens: int) -> Content:
         """What the first block holds; all of them together hold num_tokens, and no more."""

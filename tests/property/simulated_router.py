@@ -194,6 +194,7 @@ class SimulatedRouter:
                     self.shake()
                     self.workers[command.worker_id].die()
         self.witness.check_order(placed, now)
+        self.witness.check_rows_failed()
 
     def send(self, worker: Worker, command: m.Command, placed: list[Watched]) -> None:
         self.witness.check_told(worker, command, placed, self.clock())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from router.scheduling.events import Drain, WorkerUp
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from tests.property.simulated_decode import SimulatedDecode
+from tests.property.simulated_loop import Poisoned
 from tests.property.simulated_prefill import SimulatedPrefill
 from tests.property.simulated_router import SimulatedRouter
 from tests.property.simulated_workers import Action, Worker, World
@@ -84,8 +85,10 @@ class SimulatedSystem:
 
     def model(self, prompt: int, position: int) -> int:
         watched = self.router.watched[f"r{prompt}"]
-        num_prompt = len(watched.request.prompt_ids)
-        return prompt if position < num_prompt else watched.answer.token(position - num_prompt)
+        index = position - len(watched.request.prompt_ids)
+        if index == watched.answer.poison_at:
+            raise Poisoned
+        return prompt if index < 0 else watched.answer.token(index)
 
     # What holds always.
 

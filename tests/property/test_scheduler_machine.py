@@ -29,8 +29,10 @@ PROMPT = st.tuples(
     st.builds(SamplingParams, max_tokens=st.integers(1, 5) | st.just(20), ignore_eos=st.booleans()),
     st.none() | st.integers(0, 9),
     st.sampled_from([None, None, None, 1.0, 6.0]),
+    st.sampled_from([None, None, None, 0, 1, 3]),
 )
-"""Tokens of the prompt, parameters, tokens before end of sequence, and the deadline in seconds."""
+"""Tokens of the prompt, parameters, tokens before end of sequence, the deadline in seconds, and the position
+at which engines fail on it."""
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -55,14 +57,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.system.start(prefill, decode, ready=ready)
 
     @rule(prompts=st.lists(PROMPT, min_size=1, max_size=3))
-    def arrive(self, prompts: list[tuple[int, SamplingParams, int | None, float | None]]) -> None:
-        for num_prompt, asked, num_tokens, timeout_s in prompts:
+    def arrive(self, prompts: list[tuple[int, SamplingParams, int | None, float | None, int | None]]) -> None:
+        for num_prompt, asked, num_tokens, timeout_s, poison_at in prompts:
             number = len(self.system.router.watched) + 1
             prompt_ids = (number,) * num_prompt
             fits = self.system.world.num_blocks * BLOCK_SIZE - num_prompt
             params = replace(asked, max_tokens=min(asked.max_tokens, fits))
             request = Request(f"r{number}", prompt_ids, params, timeout_s=timeout_s)
-            self.system.router.submit(request, Answer(number, num_tokens))
+            self.system.router.submit(request, Answer(number, num_tokens, poison_at))
 
     @rule(
         num_actions=st.sampled_from([2, 8, 40]),

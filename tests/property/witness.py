@@ -7,17 +7,21 @@ from dataclasses import dataclass, field
 from router.scheduling.phases import COUNTED, Setback
 from router.scheduling.values import Output, Request
 from tests.property.simulated_workers import EOS
-from twinpool.errors import DeadlineExceeded, TwinpoolError, WorkerLost
+from twinpool.errors import DeadlineExceeded, InternalError, TwinpoolError, WorkerLost
 from twinpool.sampling.params import SamplingParams
 from twinpool.types import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an undisturbed run would produce for one prompt. num_tokens: before end of sequence, if any."""
+    """What an undisturbed run would produce for one prompt. num_tokens: before end of sequence, if any.
+
+    poison_at: the position at which every engine fails on it, if any.
+    """
 
     prompt: int
     num_tokens: int | None
+    poison_at: int | None = None
 
     def token(self, position: int) -> int:
         if position == self.num_tokens:
@@ -37,8 +41,8 @@ class Watched:
 
     may_fail: something was lost that it may have needed. num_failed: attempts that failed and were made
     again. goes_on: tokens of its newest attempt have come. num_resumes: attempts of which tokens came after
-    those of earlier ones. overtaken_at: when one behind it in the queue was
-    first placed before it, while it waits.
+    those of earlier ones. row_failed: attempts on which an engine was heard to fail alone. overtaken_at: when
+    one behind it in the queue was first placed before it, while it waits.
     """
 
     request: Request
@@ -46,6 +50,7 @@ class Watched:
     arrived_at: float
     may_fail: bool = False
     num_failed: int = 0
+    row_failed: set[str] = field(default_factory=set)
     goes_on: bool = False
     num_resumes: int = 0
     log: list[int] = field(default_factory=list)
@@ -98,13 +103,16 @@ class Watched:
         assert resumed == self.goes_on
         self.goes_on = False
         if setback in COUNTED:
-            assert self.may_fail, setback
+            assert self._may_fail_now, setback
             assert not self.is_canary
             self.num_failed += 1
             assert self.num_failed < most_attempts
 
     def fail(self, error: TwinpoolError, now: float, most_attempts: int) -> None:
-        """It failed: its deadline has passed, or all its attempts failed. A canary's first may."""
+        """It failed: its deadline has passed, all its attempts failed, or engines did on it and nothing else.
+
+        A canary's first attempt may.
+        """
         assert not self.ended, "nothing follows the terminal event"
         assert not self.left, "nothing follows a cancel"
         self.ended = True
@@ -112,8 +120,17 @@ class Watched:
             assert self.request.timeout_s is not None
             assert now >= self.arrived_at + self.request.timeout_s
             return
+        if isinstance(error, InternalError):
+            assert self._may_fail_now
+            assert not self.is_canary
+            assert len(self.row_failed) == 2 or (self.row_failed and self.num_failed == most_attempts - 1)
+            return
         assert isinstance(error, WorkerLost)
-        assert self.is_canary or (self.may_fail and self.num_failed == most_attempts - 1), error.message
+        assert self.is_canary or (self._may_fail_now and self.num_failed == most_attempts - 1), error.message
+
+    @property
+    def _may_fail_now(self) -> bool:
+        return self.may_fail or len(self.log) == self.answer.poison_at
 
     def _stops(self, whole: list[int]) -> bool:
         return whole[-1] == EOS and not self.request.params.ignore_eos

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from decode_worker.desk import (
     Books,
     DecodeDesk,
@@ -15,6 +17,7 @@ from decode_worker.desk import (
     TokensDrawn,
     Word,
 )
+from twinpool.engine.apart import Failed
 from twinpool.engine.batch import DecodeRow
 from twinpool.kv.reservations import RowReady
 from twinpool.sampling.params import SamplingParams
@@ -140,14 +143,19 @@ def test_if_all_rows_pause_it_is_said_and_nothing_more_is_to_be_done() -> None:
     assert list(turn.words) == [Paused(("a",))]
 
 
-def test_tokens_are_told_by_step_and_a_row_whose_step_failed_leaves() -> None:
+@pytest.mark.parametrize(
+    ("alone", "reason"), [(True, ReleaseReason.FAILED_ALONE), (False, ReleaseReason.FAILED)]
+)
+def test_tokens_are_told_by_step_and_a_row_whose_step_failed_leaves(
+    alone: bool, reason: ReleaseReason
+) -> None:
     table = Table()
     table.hear(row("a"), row("b", max_tokens=2))
     step = table.plan().step
-    table.desk.apply(Stepped(step, [RuntimeError(), 7], 0.1))
+    table.desk.apply(Stepped(step, [Failed(RuntimeError(), alone), 7], 0.1))
     assert table.step() == []  # b has its last token, and waits to be evicted
     left, drawn = table.words
-    assert left == RowLeft("a", ReleaseReason.FAILED, "RuntimeError")
+    assert left == RowLeft("a", reason, "RuntimeError")
     assert drawn == TokensDrawn(1, (RowToken("b", 1, 7, FinishReason.LENGTH),), 0.1)
     table.said()
     table.hear(Drop("b"))

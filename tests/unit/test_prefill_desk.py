@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefill_worker.desk import PrefillDesk, PrefillLimits, Word
+from twinpool.engine.apart import Failed
 from twinpool.engine.batch import PrefillChunk
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.sampling.params import SamplingParams
@@ -217,8 +218,9 @@ def test_a_copy_or_a_step_that_fails_costs_its_own_prompt_alone() -> None:
     assert table.outcomes() == {"1": PrefillOutcome.FAILED, "2": PrefillOutcome.DONE}
     table.hear(prompt(3, decode=None), prompt(4, decode=None))
     step = table.plan().step
-    table.desk.apply(Stepped(step, [RuntimeError()] + [7] * (len(step) - 1), 0.1))
-    assert table.outcomes() == {"3": PrefillOutcome.FAILED}
+    failed: list[int | Failed | None] = [Failed(RuntimeError(), alone=True)]
+    table.desk.apply(Stepped(step, failed + [7] * (len(step) - 1), 0.1))
+    assert table.outcomes() == {"3": PrefillOutcome.FAILED_ALONE}
 
 
 def test_a_lost_pair_ends_its_prompts_and_no_others() -> None:

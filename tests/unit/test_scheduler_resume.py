@@ -21,7 +21,7 @@ from tests.unit.small_fleet import (
     sent,
     setbacks,
 )
-from twinpool.errors import WorkerLost
+from twinpool.errors import InternalError, WorkerLost
 from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
@@ -226,6 +226,16 @@ LOSSES: dict[str, tuple[Loss, Setback, list[Phase]]] = {
         [Phase.PREFILLING, Phase.HANDING_OFF],
     ),
     "decode engine": (lambda fleet: fleet.releases(ReleaseReason.FAILED), Setback.ENGINE_FAILED, PLACED[1:]),
+    "prefill engine, on it alone": (
+        lambda fleet: fleet.prefill_ends(PrefillOutcome.FAILED_ALONE),
+        Setback.ROW_FAILED,
+        [Phase.PREFILLING],
+    ),
+    "decode engine, on it alone": (
+        lambda fleet: fleet.releases(ReleaseReason.FAILED_ALONE),
+        Setback.ROW_FAILED,
+        [Phase.DECODING],
+    ),
     "hand-off that stands still": (
         lambda fleet: fleet.releases(ReleaseReason.EXPIRED),
         Setback.HANDOFF_FAILED,
@@ -286,11 +296,98 @@ def test_the_same_loss_costs_no_second_attempt() -> None:
     assert setbacks(fleet.prefill_ends(PrefillOutcome.FAILED)) == []
 
 
+# Engines fail on it, and on nothing else.
+
+
+def test_a_row_on_which_an_engine_fails_is_tried_by_another_and_then_fails_typed() -> None:
+    fleet = SmallFleet(prefill=2, decode=1)
+    fleet.arrives(request())
+    fleet.grants("try-1")
+    commands = fleet.prefill_ends(PrefillOutcome.FAILED_ALONE, "try-1", "p0", detail="IndexError")
+    assert setbacks(commands) == [("r", Setback.ROW_FAILED, False)]
+    fleet.grants("try-2")
+    assert fleet.choice().prefill_id == "p1"
+    commands = fleet.prefill_ends(PrefillOutcome.FAILED_ALONE, "try-2", "p1", detail="IndexError")
+    assert isinstance(failures(commands)["r"], InternalError)
+    assert m.Drop("try-2") in sent(commands, "d0")
+    assert fleet.forgot_everything()
+
+
+def test_another_decode_worker_is_asked_though_it_has_more_to_do() -> None:
+    fleet = SmallFleet(decode=2)
+    fleet.brings(Phase.DECODING)
+    fleet.says("d1", m.LoadReport(running=3, blocks_free=9))
+    commands = fleet.releases(ReleaseReason.FAILED_ALONE)
+    assert reserved(commands) == [("d1", "try-2")]
+
+
+def test_a_request_without_hand_off_is_read_by_another_too() -> None:
+    fleet = SmallFleet(prefill=2)
+    fleet.arrives(request(max_tokens=1))
+    fleet.arrives(request("long", prompt_ids=(1,) * 40, max_tokens=1))
+    assert [choice.prefill_id for choice in fleet.scheduler.choices] == ["p0", "p1"]
+    fleet.prefill_ends(PrefillOutcome.FAILED_ALONE, "try-1", "p0")
+    assert fleet.choice().prefill_id == "p1"
+
+
+def test_a_row_may_make_both_kinds_of_engine_fail() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.PREFILLING)
+    fleet.prefill_ends(PrefillOutcome.FAILED_ALONE)
+    fleet.grants("try-2")
+    fleet.reads(21, attempt="try-2")
+    commands = fleet.releases(ReleaseReason.FAILED_ALONE, "try-2")
+    assert isinstance(failures(commands)["r"], InternalError)
+    assert sent(commands) == [m.CancelPrefill("try-2")]
+    assert fleet.forgot_everything()
+
+
+def test_where_there_is_no_other_the_same_worker_is_asked_again_and_no_third_time() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.DECODING)
+    fleet.releases(ReleaseReason.FAILED_ALONE)
+    fleet.grants("try-2")
+    commands = fleet.prefill_ends(PrefillOutcome.FAILED_ALONE, "try-2")
+    assert isinstance(failures(commands)["r"], InternalError)
+
+
+def test_a_failure_is_held_against_the_row_also_if_the_other_worker_is_heard_first() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.PREFILLING)
+    for attempt, following in (("try-1", "try-2"), ("try-2", "try-3")):
+        stopped = fleet.releases(ReleaseReason.HANDOFF_FAILED, attempt, detail="the sender stopped")
+        assert setbacks(stopped) == [("r", Setback.HANDOFF_FAILED, False)]
+        commands = fleet.prefill_ends(PrefillOutcome.FAILED_ALONE, attempt)
+        assert bool(failures(commands)) == (attempt == "try-2")
+        fleet.grants(following)
+    assert isinstance(failures(commands)["r"], InternalError)
+    assert sent(commands, "d0") == [m.Drop("try-3")]
+    assert fleet.forgot_everything()
+
+
+def test_a_word_said_twice_is_one_failure() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.PREFILLING)
+    for _ in range(2):
+        assert failures(fleet.prefill_ends(PrefillOutcome.FAILED_ALONE)) == {}
+
+
+def test_whole_steps_that_fail_do_not_blame_the_row() -> None:
+    fleet = SmallFleet()
+    fleet.brings(Phase.PREFILLING)
+    for number in range(1, LIMITS.most_attempts):
+        assert failures(fleet.prefill_ends(PrefillOutcome.FAILED, f"try-{number}")) == {}
+        fleet.grants(f"try-{number + 1}")
+    commands = fleet.prefill_ends(PrefillOutcome.FAILED, f"try-{LIMITS.most_attempts}")
+    assert isinstance(failures(commands)["r"], WorkerLost)
+
+
 # So many attempts and no more.
 
 
 def test_failures_count_and_the_ordinary_life_does_not() -> None:
-    assert {Setback.WORKER_LOST, Setback.HANDOFF_FAILED, Setback.ENGINE_FAILED} == COUNTED
+    ordinary = {Setback.REFUSED, Setback.EXPIRED, Setback.PREEMPTED, Setback.DRAINED}
+    assert set(Setback) - ordinary == COUNTED
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from twinpool.engine.apart import Failed
 from twinpool.worker.turn import Stepped
 
 
 def test_results_come_with_their_attempts_and_items_in_the_steps_order() -> None:
-    error = RuntimeError()
+    error = Failed(RuntimeError(), alone=True)
     stepped = Stepped({"b": "row b", "a": "row a", "c": "row c"}, [7, None, error], 0.5)
     assert list(stepped) == [("b", "row b", 7), ("a", "row a", None), ("c", "row c", error)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 log = logging.getLogger(__name__)
@@ -12,10 +13,21 @@ Result = TypeVar("Result")
 Step = Callable[[Sequence[Item]], Sequence[Result]]
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An item on which the engine raised.
+
+    alone: nothing shows that the engine would fail on other items too, as it does where all of a step fail.
+    """
+
+    error: Exception
+    alone: bool
+
+
 def step_apart(
     step: Step[Item, Result], items: Sequence[Item], beat: Callable[[], None]
-) -> list[Result | Exception]:
-    """Each item's result of one step. If that fails: each one's of a step of its own, or the error of that.
+) -> list[Result | Failed]:
+    """Each item's result of one step. If that fails: each one's of a step of its own, or how that failed.
 
     To be computed again is harmless: an item writes the same slots of the cache with the same numbers, and
     reads no other item's. beat: called before each item that is computed alone.
@@ -25,8 +37,10 @@ def step_apart(
     except Exception as error:
         log.exception("a step of %d failed", len(items))
         if len(items) == 1:
-            return [error]
-    return [_alone(step, item, beat) for item in items]
+            return [Failed(error, alone=True)]
+    outcomes = [_alone(step, item, beat) for item in items]
+    alone = not all(isinstance(outcome, Exception) for outcome in outcomes)
+    return [Failed(each, alone) if isinstance(each, Exception) else each for each in outcomes]
 
 
 def _alone(step: Step[Item, Result], item: Item, beat: Callable[[], None]) -> Result | Exception:

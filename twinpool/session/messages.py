@@ -192,13 +192,14 @@ class FirstToken:
 
 
 class PrefillOutcome(StrEnum):
-    """How an attempt left a prefill worker."""
+    """How an attempt left a prefill worker. FAILED_ALONE: the engine failed on this prompt by itself."""
 
     DONE = "done"
     STOPPED = "stopped"
     REFUSED = "refused"
     PAIR_LOST = "pair_lost"
     FAILED = "failed"
+    FAILED_ALONE = "failed_alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,7 @@ class ReleaseReason(StrEnum):
     EXPIRED: no progress since its writer began. NEVER_BEGUN: its writer did not even begin in time.
     WRITER_GONE: nor will it, being no more. CONNECTION_ENDED: the writer's has, so it may be dead.
     DAMAGED: a block is not as it was sent. HANDOFF_FAILED: the cache did not come for another reason.
+    FAILED_ALONE: the engine failed on this row by itself.
     """
 
     EVICTED = "evicted"
@@ -254,6 +256,7 @@ class ReleaseReason(StrEnum):
     HANDOFF_FAILED = "handoff_failed"
     GONE = "gone"
     FAILED = "failed"
+    FAILED_ALONE = "failed_alone"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,9 @@ class _PrefillOutcomeEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_Prefill
     PREFILL_OUTCOME_PAIR_LOST: _PrefillOutcome.ValueType  # 4
     """The pair broke."""
     PREFILL_OUTCOME_FAILED: _PrefillOutcome.ValueType  # 5
-    """The engine failed; the detail is in its log."""
+    """The engine failed, or the hand-off's sender; the detail is in its log."""
+    PREFILL_OUTCOME_FAILED_ALONE: _PrefillOutcome.ValueType  # 6
+    """The engine failed on this prompt by itself; the detail is in its log."""
 
 class PrefillOutcome(_PrefillOutcome, metaclass=_PrefillOutcomeEnumTypeWrapper):
     """How an attempt left a prefill worker."""
@@ -54,7 +56,9 @@ PREFILL_OUTCOME_REFUSED: PrefillOutcome.ValueType  # 3
 PREFILL_OUTCOME_PAIR_LOST: PrefillOutcome.ValueType  # 4
 """The pair broke."""
 PREFILL_OUTCOME_FAILED: PrefillOutcome.ValueType  # 5
-"""The engine failed; the detail is in its log."""
+"""The engine failed, or the hand-off's sender; the detail is in its log."""
+PREFILL_OUTCOME_FAILED_ALONE: PrefillOutcome.ValueType  # 6
+"""The engine failed on this prompt by itself; the detail is in its log."""
 
 class _ReleaseReason:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -84,6 +88,8 @@ class _ReleaseReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ReleaseR
     """The hand-off connection ended; the writer may be dead."""
     RELEASE_REASON_DAMAGED: _ReleaseReason.ValueType  # 10
     """A block did not arrive as it was sent."""
+    RELEASE_REASON_FAILED_ALONE: _ReleaseReason.ValueType  # 11
+    """The engine failed on this row by itself; the detail is in its log."""
 
 class ReleaseReason(_ReleaseReason, metaclass=_ReleaseReasonEnumTypeWrapper):
     """Why an attempt left a decode worker."""
@@ -110,6 +116,8 @@ RELEASE_REASON_CONNECTION_ENDED: ReleaseReason.ValueType  # 9
 """The hand-off connection ended; the writer may be dead."""
 RELEASE_REASON_DAMAGED: ReleaseReason.ValueType  # 10
 """A block did not arrive as it was sent."""
+RELEASE_REASON_FAILED_ALONE: ReleaseReason.ValueType  # 11
+"""The engine failed on this row by itself; the detail is in its log."""
 
 class _HeldStage:
     ValueType = typing.NewType("ValueType", builtins.int)

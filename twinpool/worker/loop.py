@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from twinpool.engine.apart import step_apart
+from twinpool.engine.apart import Failed, step_apart
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.pulse import Pulse
 from twinpool.worker.turn import Desk, Hands, Stepped
@@ -80,6 +80,7 @@ class Loop(Generic[Message, Word, Errand, Item]):
         self._pulse.step_s = self._clock() - started
         stepped = Stepped(step, results, self._pulse.step_s)
         for attempt, _, result in stepped:
-            if isinstance(result, Exception):
-                log.error("attempt %s: its step failed", attempt, extra={"attempt": attempt})
+            if isinstance(result, Failed):
+                about = {"attempt": attempt}
+                log.error("attempt %s: its step failed", attempt, exc_info=result.error, extra=about)
         return stepped

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from twinpool.engine.apart import Failed
+
 Item = TypeVar("Item")
 Item_contra = TypeVar("Item_contra", contravariant=True)
 Message_co = TypeVar("Message_co", covariant=True)
@@ -79,10 +81,10 @@ class Stepped(Generic[Item]):
     """
 
     step: Mapping[str, Item]
-    results: Sequence[int | Exception | None]
+    results: Sequence[int | Failed | None]
     step_s: float
 
-    def __iter__(self) -> Iterator[tuple[str, Item, int | Exception | None]]:
+    def __iter__(self) -> Iterator[tuple[str, Item, int | Failed | None]]:
         """Attempts, with their items and results, in the step's order."""
         for (attempt, item), result in zip(self.step.items(), self.results, strict=True):
             yield attempt, item, result

@@ -286,6 +286,19 @@ async def test_a_bug_is_opaque_to_the_client_and_told_in_the_log_without_what_it
     assert shell.count("requests_total", method="Generate", code="INTERNAL") == 1
 
 
+async def test_a_request_that_engines_fail_on_is_told_of_in_the_log_alone_and_is_not_to_be_sent_again(
+    shell: Shell, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault = "attempt 7 made an engine fail, alone: prefill worker p0: failed_alone: IndexError"
+    shell.dispatcher.on_submit = lambda stream: stream.fail(errors.InternalError(fault))
+    with caplog.at_level(logging.ERROR):
+        error = await failure_of(shell.inference.Generate(token_prompt()))
+    assert (error.code(), reason_of(error)) == (Code.INTERNAL, "INTERNAL")
+    assert detail(error, error_details_pb2.RetryInfo) is None
+    assert "IndexError" not in repr(error) + repr(rich_status(error))
+    assert fault in caplog.text
+
+
 async def test_tokens_sent_before_a_failure_arrive_before_it(shell: Shell) -> None:
     def play(stream: FakeStream) -> None:
         stream.put(65)
