@@ -101,7 +101,7 @@ class RouterConfig:
     stuck_after_s: float = 5.0
     """Seconds without progress after which a worker is replaced, at least 2; or ten of its own steps."""
     overtake_s: float = 1.0
-    """Seconds that younger requests may overtake one for which no decode worker had room."""
+    """Seconds that younger requests may overtake one that found no room; then room is held for it."""
     slow_reader_s: float = 60.0
     """Seconds one write to a client may block before its request is ended."""
     grace_s: float = 10.0

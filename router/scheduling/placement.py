@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from router.scheduling.fleet import Fleet, Pair, Worker
 from router.scheduling.requests import Choice
 from twinpool.kv.blocks import reservation_tokens
 from twinpool.types import Pool
+
+Permits = Callable[[Choice, Worker, Worker | None], bool]
+"""Whether a choice may be placed on a prefill worker and, unless it needs none, on a decode worker."""
 
 
 def reserved_tokens(choice: Choice) -> int:
@@ -20,13 +23,16 @@ def has_slot(prefill: Worker, most_prompts: int) -> bool:
     return len(prefill.charged) < most_prompts
 
 
-def choose_pair(fleet: Fleet, choice: Choice, *, most_prompts: int, most_rows: int) -> Pair | None:
+def choose_pair(
+    fleet: Fleet, choice: Choice, permits: Permits, *, most_prompts: int, most_rows: int
+) -> Pair | None:
     """The usable pair with the least to read on its prefill side, then the fewest rows on its decode side.
 
     None if no pair has room now. A request with a pair of its own takes that one, proven or not. Workers
     whose engine has failed on its row come last, so that another one is asked before the row is blamed.
     """
     pairs = [pair for pair in _usable_pairs(fleet, choice) if _fits(pair, choice, most_prompts, most_rows)]
+    pairs = [pair for pair in pairs if permits(choice, pair.prefill, pair.decode)]
     return min(
         pairs,
         key=lambda pair: (
@@ -39,7 +45,7 @@ def choose_pair(fleet: Fleet, choice: Choice, *, most_prompts: int, most_rows: i
     )
 
 
-def choose_prefill(fleet: Fleet, choice: Choice, *, most_prompts: int) -> Worker | None:
+def choose_prefill(fleet: Fleet, choice: Choice, permits: Permits, *, most_prompts: int) -> Worker | None:
     """The prefill worker with the least to read, for a request that needs no hand-off."""
     if choice.request.pair is not None:
         pinned = fleet.worker(choice.request.pair[0])
@@ -50,6 +56,7 @@ def choose_prefill(fleet: Fleet, choice: Choice, *, most_prompts: int) -> Worker
         for worker in fleet.pool(Pool.PREFILL)
         if worker.worker_id in serving and _reads(worker, choice, most_prompts)
     ]
+    workers = [worker for worker in workers if permits(choice, worker, None)]
     return min(
         workers,
         key=lambda worker: (worker.worker_id in choice.row_failed_on.values(), sum(worker.charged.values())),

@@ -125,11 +125,10 @@ class Choice:
         self.phase = phase
         self.entered_at = now
 
-    def found_no_room(self, now: float) -> float:
-        """No worker had room for it; for how many seconds that has been so."""
+    def found_no_room(self, now: float) -> None:
+        """No worker had room for it."""
         if self.blocked_since is None:
             self.blocked_since = now
-        return now - self.blocked_since
 
     def timing(self) -> Timing:
         """Seconds by phase so far."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.scheduling.attempts import Attempts
+from router.scheduling.claims import Claim, Claims
 from router.scheduling.commands import HandoffOutcome, SchedulerCommand
 from router.scheduling.draining import Draining
 from router.scheduling.events import (
@@ -87,6 +88,12 @@ class Scheduler:
             self._attempts,
             most_rows=limits.most_rows,
             reservation_ttl_s=limits.reservation_ttl_s,
+        )
+        self._claims = Claims(
+            self.fleet,
+            most_prompts=limits.most_prompts,
+            most_rows=limits.most_rows,
+            overtake_s=limits.overtake_s,
         )
         self._given_up = ""
         self.queue = self._attempts.queue
@@ -307,27 +314,35 @@ class Scheduler:
     def _place(self, now: float) -> None:
         """Give every queued choice that fits a pair, the oldest first.
 
-        One that finds no room may be overtaken for overtake_s; after that, none is reserved before it.
+        One that finds no room may be overtaken for overtake_s; after that, room is held for it on one pair.
         """
+        claim = self._claims.current(self.queue, now)
         for choice in self.queue:
             if not any(has_slot(each, self._limits.most_prompts) for each in self.fleet.pool(Pool.PREFILL)):
                 return
-            if self._try_place(choice, now):
-                continue
-            if choice.request.pair is None and choice.found_no_room(now) >= self._limits.overtake_s:
-                return
+            if not self._try_place(choice, claim, now):
+                choice.found_no_room(now)
+            elif claim is not None and claim.over:
+                claim = self._claims.current(self.queue, now)
 
-    def _try_place(self, choice: Choice, now: float) -> bool:
+    def _try_place(self, choice: Choice, claim: Claim | None, now: float) -> bool:
         limits = self._limits
+        permits = claim.permits if claim else _anywhere
         if not choice.needs_decode:
-            prefill = choose_prefill(self.fleet, choice, most_prompts=limits.most_prompts)
+            prefill = choose_prefill(self.fleet, choice, permits, most_prompts=limits.most_prompts)
             if prefill is not None:
                 self._attempts.prefill_alone(choice, prefill, now)
             return prefill is not None
-        pair = choose_pair(self.fleet, choice, most_prompts=limits.most_prompts, most_rows=limits.most_rows)
+        pair = choose_pair(
+            self.fleet, choice, permits, most_prompts=limits.most_prompts, most_rows=limits.most_rows
+        )
         if pair is not None:
             self._attempts.reserve(choice, pair.prefill, pair.decode, limits.reservation_ttl_s, now)
         return pair is not None
+
+
+def _anywhere(_choice: Choice, _prefill: Worker, _decode: Worker | None) -> bool:
+    return True
 
 
 def _take_load(worker: Worker, message: m.Event, now: float) -> None:

@@ -29,7 +29,8 @@ class FleetWitness:
     leaving: by worker, what it was told to drop and has not said to be gone. moved_at: by incarnation, when
     the router last heard that it moves. draining: by incarnation, when its grace ends. moves: attempts that
     rows move to; whether their copy was asked for. num_moving: those whose end has not been said.
-    handing_off: requests with a hand-off whose end has not been said.
+    handing_off: requests with a hand-off whose end has not been said. holder: the choice that arrived first
+    of those for which room is to be held. held: decode workers that may hold it.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class FleetWitness:
         self.moves: dict[str, bool] = {}
         self.num_moving = 0
         self.handing_off: set[str] = set()
+        self.holder: Choice | None = None
+        self.held: set[str] = set()
         self.leaving: dict[str, set[str]] = {}
         self.moved_at: dict[str, tuple[int, float]] = {}
         self.replacing: dict[str, tuple[Pool, float]] = {}
@@ -251,7 +254,7 @@ class FleetWitness:
             assert over or len(watched.row_failed) < 2
 
     def check_order(self, placed: list[Watched], now: float) -> None:
-        """Those placed at once go in the queue's order, and none that waits is overtaken without end."""
+        """Those placed at once go in the queue's order, and who is overtaken is known to wait for room."""
         names = [each.request.request_id for each in placed if not each.is_canary]
         waiting = {choice.request_id: choice for choice in self.scheduler.choices}
         places = [place(waiting[name]) for name in names]
@@ -262,7 +265,49 @@ class FleetWitness:
                 continue
             if older.overtaken_at is None:
                 older.overtaken_at = now
-            assert now - older.overtaken_at < self.limits.overtake_s
+            assert choice.blocked_since is not None
+            assert choice.blocked_since <= older.overtaken_at
+
+    def overdue(self, now: float) -> Choice | None:
+        """The queued request that arrived first of those that have found no room for long enough."""
+        overdue = [
+            choice
+            for choice in self.scheduler.queue
+            if choice.request.pair is None
+            and choice.blocked_since is not None
+            and now - choice.blocked_since >= self.limits.overtake_s
+        ]
+        return min(overdue, key=lambda choice: choice.place, default=None)
+
+    def check_held(self, before: Choice | None, placed: list[Watched], now: float) -> None:
+        """One decode worker takes no request that arrived later unless the overdue one fits beside it.
+
+        before: the overdue request before this event.
+        """
+        choice = self.overdue(now)
+        if choice is None or choice is not before or not choice.needs_decode:
+            self.holder = None
+            return
+        workers = [pair.decode for pair in self.scheduler.fleet.pairs() if pair.usable]
+        able = {
+            each.incarnation: each
+            for each in workers
+            if each.takes_new and choice.most_tokens <= each.capacity_tokens
+        }
+        held = self.held & set(able) if choice is self.holder else set()
+        self.holder, self.held = choice, held or set(able)
+        names = {each.request.request_id for each in placed}
+        choices = [each for each in self.scheduler.choices if each.request_id in names]
+        bound = [each for each in choices if each.request.pair is None and each.place > choice.place]
+        # Where others were placed too, they may be those who left it no room.
+        free = {each.decode_id for each in choices if each not in bound}
+        for decode_id in {each.decode_id for each in bound} - free - {None}:
+            decode = self.scheduler.fleet.worker(decode_id)
+            assert decode is not None
+            num_blocks = decode.blocks_for(choice.num_tokens + 1) + decode.load.running
+            if num_blocks > decode.blocks_free or decode.num_rows >= self.limits.most_rows:
+                self.held.discard(decode.incarnation)
+        assert self.held or not able, "room is held for it nowhere"
 
 
 def place(choice: Choice) -> tuple[bool, bool, int]:

@@ -156,6 +156,7 @@ class SimulatedRouter:
         placed: list[Watched] = []
         self.witness.hear(event, now)
         candidates = self.witness.may_make_room(event)
+        overdue = self.witness.overdue(now)
         for command in self.scheduler.handle(event, now):
             match command:
                 case Send(worker_id, worker_command):
@@ -195,6 +196,7 @@ class SimulatedRouter:
                     self.workers[command.worker_id].die()
         self.witness.check_order(placed, now)
         self.witness.check_rows_failed()
+        self.witness.check_held(overdue, placed, now)
 
     def send(self, worker: Worker, command: m.Command, placed: list[Watched]) -> None:
         self.witness.check_told(worker, command, placed, self.clock())

@@ -65,12 +65,12 @@ def test_a_request_without_room_is_overtaken_for_a_second_and_then_no_more() -> 
     assert fleet.choice("large").attempt == "try-3"
 
 
-def test_not_even_a_request_that_needs_no_decode_worker_overtakes_without_end() -> None:
+def test_a_request_that_needs_no_decode_worker_passes_one_that_waits_for_a_decode_worker() -> None:
     fleet = SmallFleet()
     fleet.says("d0", m.LoadReport(blocks_free=0))
     fleet.arrives(request("old"))
     fleet.passes(1)
-    assert fleet.arrives(request("single", max_tokens=1)) == []
+    assert len(sent(fleet.arrives(request("single", max_tokens=1)), "p0")) == 1
 
 
 def test_the_second_of_overtaking_counts_from_the_first_refusal_by_whichever_worker() -> None:
@@ -79,8 +79,83 @@ def test_the_second_of_overtaking_counts_from_the_first_refusal_by_whichever_wor
     fleet.passes(5)
     assert reserved(fleet.refuses("try-1", "d0", free=8)) == [("d1", "try-2")]
     fleet.passes(1)
-    fleet.refuses("try-2", "d1", free=8)
-    assert fleet.arrives(request("small")) == []
+    fleet.refuses("try-2", "d1", free=7)
+    assert reserved(fleet.arrives(request("small"))) == [("d1", "try-3")]  # and not where there is more room
+
+
+def large_waits(*, prefill: int = 1, decode: int) -> SmallFleet:
+    """Workers have room for small requests; a large one has waited for as long as it may be overtaken."""
+    fleet = SmallFleet(prefill=prefill, decode=decode, limits=limits(most_prompts=99, most_rows=99))
+    for worker_id in (f"d{number}" for number in range(decode)):
+        fleet.loads[worker_id] = m.LoadReport(running=1, blocks_free=8)
+        fleet.says(worker_id, fleet.loads[worker_id])
+    assert fleet.arrives(request("large", prompt_ids=LARGE)) == []
+    fleet.passes(1)
+    return fleet
+
+
+def test_room_is_held_for_it_on_one_worker_and_others_pass_on_the_rest() -> None:
+    fleet = large_waits(decode=2)
+    for number in range(1, 9):
+        commands = fleet.arrives(request(f"small {number}", max_tokens=9))
+        assert reserved(commands) == [("d1", f"try-{number}")]
+        fleet.grants(f"try-{number}", "d1")
+        fleet.reads(reason=FinishReason.STOP, attempt=f"try-{number}")
+        fleet.prefill_ends(PrefillOutcome.DONE, f"try-{number}")
+        fleet.releases(ReleaseReason.REVOKED, f"try-{number}", "d1")
+    assert fleet.says("d0", m.LoadReport(running=1, blocks_free=12)) == []
+    assert reserved(fleet.says("d0", m.LoadReport(running=1, blocks_free=13))) == [("d0", "try-9")]
+    assert fleet.choice("large").attempt == "try-9"
+
+
+def test_others_pass_on_its_worker_too_if_it_fits_beside_them() -> None:
+    fleet = large_waits(decode=1)
+    fleet.arrives(request("busy", prompt_ids=(1,) * 40, max_tokens=1))  # 10 of the prefill worker's 16 blocks
+    assert fleet.says("d0", m.LoadReport(blocks_free=16)) == []
+    assert reserved(fleet.arrives(request("small", prompt_ids=(1,) * 8))) == []  # 3 blocks beside its 12
+    fleet.prefill_ends(PrefillOutcome.DONE, "try-1")
+    assert fleet.phase("large") == "reserving"
+    assert fleet.phase("small") == "reserving"
+
+
+def test_room_is_held_on_another_worker_if_the_first_leaves() -> None:
+    fleet = large_waits(prefill=4, decode=3)
+    assert reserved(fleet.arrives(request("small 1"))) == [("d1", "try-1")]
+    fleet.goes_down("d0")
+    for number in (2, 3):
+        assert reserved(fleet.arrives(request(f"small {number}"))) == [("d1", f"try-{number}")]
+    assert reserved(fleet.says("d2", m.LoadReport(blocks_free=16)))[0][0] == "d2"
+    assert fleet.phase("large") == "reserving"
+
+
+def test_a_prompt_too_large_for_what_a_prefill_worker_has_left_is_not_overtaken_there() -> None:
+    fleet = SmallFleet(prefill=2, limits=limits(most_prompts=99))
+    for name in "ab":
+        fleet.arrives(request(name, prompt_ids=(1,) * 20, max_tokens=1))  # 5 of 16 blocks on each
+    fleet.arrives(request("large", prompt_ids=(1,) * 48, max_tokens=1))
+    fleet.passes(1)
+    for number in range(4):
+        name = f"small {number}"
+        fleet.arrives(request(name, prompt_ids=(1,) * 4, max_tokens=1))
+        assert fleet.choice(name).prefill_id == "p1"
+    commands = fleet.prefill_ends(PrefillOutcome.DONE, "try-1", "p0")
+    assert [type(each) for each in sent(commands, "p0")] == [m.Prefill]
+    assert fleet.choice("large").prefill_id == "p0"
+
+
+def test_what_waits_next_has_the_next_claim() -> None:
+    fleet = large_waits(decode=1)
+    fleet.arrives(request("large 2", prompt_ids=LARGE))
+    fleet.passes(1)
+    assert reserved(fleet.says("d0", m.LoadReport(blocks_free=16))) == [("d0", "try-1")]
+    fleet.loads["d0"] = m.LoadReport(waiting=1, blocks_free=4)
+    fleet.grants()
+    assert reserved(fleet.arrives(request("small"))) == []
+    fleet.loads["d0"] = m.LoadReport(blocks_free=16)
+    fleet.reads(reason=FinishReason.STOP)
+    assert reserved(fleet.releases(ReleaseReason.REVOKED)) == []  # the prefill worker still has the first
+    assert reserved(fleet.prefill_ends(PrefillOutcome.DONE)) == [("d0", "try-2"), ("d0", "try-3")]
+    assert fleet.choice("large 2").attempt == "try-2"
 
 
 def test_a_request_that_got_through_and_is_queued_again_may_be_overtaken_for_another_second() -> None:
