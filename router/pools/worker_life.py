@@ -14,7 +14,7 @@ from router.dispatch.dispatcher import RunningDispatcher
 from router.dispatch.seats import Seat
 from router.dispatch.worker_session import WorkerSession
 from router.pools.launcher import Launcher, StartedWorker
-from twinpool.errors import TakenOver
+from twinpool.errors import StartFailed, TakenOver
 
 log = logging.getLogger(__name__)
 SESSION_TIMEOUT_S = 10.0
@@ -56,6 +56,9 @@ class WorkerLife:
     async def _open(self, session: WorkerSession) -> None:
         seat, worker = self._seat, self._worker
         hello = await session.open(SESSION_TIMEOUT_S)
+        if (hello.pool, hello.incarnation) != (worker.pool, worker.incarnation):
+            # Its process is gone, and its port another's.
+            raise StartFailed(f"{hello.incarnation} answers at {worker.address}, not {worker.incarnation}")
         blocks, size = hello.blocks_total, hello.block_size
         how = "was up and is taken over" if worker.attached else "is up"
         self._told(f"{seat.worker_id} {how}: {blocks} blocks, {blocks * size} tokens")

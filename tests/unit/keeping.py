@@ -134,9 +134,13 @@ class FakeLauncher:
 
 
 class FakeSession:
-    """A session with the worker that an address names. refuses: whether none opens."""
+    """A session with the worker that an address names. refuses: whether none opens.
+
+    answers: the incarnation that is found there, if not the worker's own.
+    """
 
     refuses = False
+    answers = ""
     launcher: FakeLauncher
 
     def __init__(self, address: str, secret: str) -> None:
@@ -147,7 +151,7 @@ class FakeSession:
         if self.refuses:
             raise StartFailed("no session")
         worker = self._life.worker
-        return Hello(worker.pool, worker.incarnation, 1, 8, 4, 64)
+        return Hello(worker.pool, self.answers or worker.incarnation, 1, 8, 4, 64)
 
     async def run(self, listener: object) -> str:
         return await asyncio.shield(self._life.session_over)

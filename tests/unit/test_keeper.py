@@ -184,6 +184,20 @@ async def test_a_worker_that_fails_too_often_in_a_row_is_given_up(
     assert "the decode pool has no worker" in kept.dispatcher.given_up[Pool.DECODE]
 
 
+async def test_a_worker_at_whose_port_another_answers_is_ended_and_its_seat_filled_again(
+    keep: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = await keep(starts=False)
+    monkeypatch.setattr(FakeSession, "answers", "decode-0-another")
+    kept.keeper.start()
+    await until(lambda: kept.roster.seats["prefill-0"].state is WorkerState.LOST)
+    seat = kept.roster.seats["prefill-0"]
+    assert seat.reason == "decode-0-another answers at prefill-0-0, not prefill-0-0"
+    assert kept.launcher.lives[0].killed
+    monkeypatch.setattr(FakeSession, "answers", "")
+    await until(lambda: kept.is_up("prefill-0"))
+
+
 async def test_a_worker_that_was_given_up_is_tried_again_when_it_is_renewed(keep: Keep) -> None:
     kept = await keep()
     life = kept.launcher.life("decode-0")

@@ -1,4 +1,4 @@
-"""When a worker's process counts as left alone: never while it loads, whatever that takes."""
+"""When a worker's process counts as left alone: not while it may load; and which router may end it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ SPEC = WorkerSpec(
     engine=EngineConfig(),
     handoff=HandoffConfig(),
     orphan_timeout_s=60.0,
+    router="older",
     secret="a secret",
 )
 
@@ -87,8 +88,64 @@ def test_a_worker_that_loads_for_long_stays_until_it_is_loaded_and_alone(
     with ThreadPoolExecutor(1) as thread:
         loading = thread.submit(WorkerActor(SPEC, build).load)
         assert build.began.wait(WAIT_S)
-        clock.now = 100 * SPEC.orphan_timeout_s  # much longer than it would wait for a router
+        clock.now = SPEC.start_timeout_s + SPEC.orphan_timeout_s  # longer than it would wait for a router
         assert not left.wait(5 * POLL_S)  # it has looked
         build.may_end.set()
         assert loading.result(WAIT_S)["port"] == 4711
     assert left.wait(WAIT_S)
+
+
+def test_a_worker_whose_loading_hangs_leaves_once_no_router_can_want_it(
+    left: threading.Event, clock: Clock
+) -> None:
+    build = Build()
+    with ThreadPoolExecutor(1) as thread:
+        loading = thread.submit(WorkerActor(SPEC, build).load)
+        assert build.began.wait(WAIT_S)
+        clock.now = SPEC.start_timeout_s + SPEC.orphan_timeout_s + 1.0
+        assert left.wait(WAIT_S)
+        build.may_end.set()
+        loading.result(WAIT_S)
+
+
+def test_a_worker_whose_loading_fails_leaves_if_no_router_ends_it(
+    left: threading.Event, clock: Clock
+) -> None:
+    def fail(spec: WorkerSpec) -> Any:
+        raise OSError("no memory")
+
+    worker = WorkerActor(SPEC, fail)
+    with pytest.raises(OSError, match="no memory"):
+        worker.load()
+    assert not left.wait(5 * POLL_S)
+    clock.now = SPEC.orphan_timeout_s + 1.0
+    assert left.wait(WAIT_S)
+
+
+def test_a_worker_that_was_taken_over_is_not_for_its_older_router_to_end(
+    left: threading.Event, clock: Clock
+) -> None:
+    worker = loaded()
+    worker.take_over("newer")
+    assert not worker.give_up("older")
+    assert worker.take_over("newest")["port"] == 4711
+    assert worker.give_up("newest")
+    assert left.wait(WAIT_S)  # as its session says
+
+
+def test_a_worker_that_its_router_has_given_up_is_taken_over_by_nobody(
+    left: threading.Event, clock: Clock
+) -> None:
+    worker = loaded()
+    assert worker.give_up("older")
+    with pytest.raises(RuntimeError, match="about to be ended"):
+        worker.take_over("newer")
+    assert left.wait(WAIT_S)
+
+
+def loaded() -> WorkerActor:
+    build = Build()
+    build.may_end.set()
+    worker = WorkerActor(SPEC, build)
+    worker.load()
+    return worker

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 
 from ray.experimental import internal_kv
 
@@ -21,11 +20,14 @@ TIMEOUT_S = 10.0
 
 
 class Claim:
-    """One router's, kept in the cluster's own table. While it has not been made, nobody else's counts."""
+    """One router's, kept in the cluster's own table. router: its life's name, unique for all time.
 
-    def __init__(self, deployment: str) -> None:
+    While it has not been made, nobody else's counts.
+    """
+
+    def __init__(self, deployment: str, router: str) -> None:
         self._key = f"router of {deployment}"
-        self._value = secrets.token_hex(8).encode()
+        self._value = router.encode()
         self._made = False
 
     async def make(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -33,8 +34,10 @@ from twinpool.types import Pool
 from twinpool.worker.actor import Introduction, Worker, remote_worker_actor
 from twinpool.worker.spec import WorkerSpec
 
+log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 CREATE_TIMEOUT_S = 30.0
+GIVE_UP_TIMEOUT_S = 2.0
 MIB = 1024 * 1024
 PLACED_SOON_S = 10.0
 """A process that is not there by then is reported to wait."""
@@ -64,7 +67,8 @@ class RayLauncher:
         self._actors: dict[str, Any] = {}
         self._exits: dict[str, asyncio.Future[Any]] = {}
         self._survivors: dict[str, Survivor] = {}
-        self._claim = Claim(config.deployment)
+        self._router = secrets.token_hex(8)
+        self._claim = Claim(config.deployment, self._router)
 
     async def take_over(self, seats: Mapping[str, Pool]) -> None:
         """Have the workers that an older router left ready for these seats; end those that do not fit.
@@ -75,7 +79,7 @@ class RayLauncher:
             return
         await self._claim.make()
         wanted = {worker_id: self._spec(worker_id, pool, "").fingerprint for worker_id, pool in seats.items()}
-        self._survivors = await take_over(self._config.deployment, wanted)
+        self._survivors = await take_over(self._config.deployment, self._router, wanted)
         for survivor in self._survivors.values():
             self.secret = survivor.introduction["secret"]
 
@@ -132,21 +136,22 @@ class RayLauncher:
     async def wait_for_exit(self, worker: StartedWorker) -> str:
         """See `Launcher.wait_for_exit`."""
         incarnation = worker.incarnation
-        if incarnation not in self._exits:
-            return "it was ended"
         try:
-            while not await asyncio.shield(self._exits[incarnation]):
+            while (exit_ := self._exits.get(incarnation)) is not None:
+                if await asyncio.shield(exit_):
+                    return "it was stopped"
                 await self._require_claim()
                 # An older router has asked, which has yet to learn that it is one.
-                self._exits[incarnation] = _exit_of(self._actors[incarnation])
+                if self._exits.get(incarnation) is exit_:
+                    self._exits[incarnation] = _exit_of(self._actors[incarnation])
         except ray.exceptions.RayError as error:
             return last_line(error)
-        return "it was stopped"
+        return "it was ended"
 
     async def stop(self, worker: StartedWorker) -> None:
         """See `Launcher.stop`."""
         actor = self._actors.get(worker.incarnation)
-        if actor is None:
+        if actor is None or await self._let_go(worker.incarnation):
             return
         # Stuck or dead already: then the kill ends it.
         with contextlib.suppress(TimeoutError, ray.exceptions.RayError):
@@ -159,8 +164,7 @@ class RayLauncher:
 
     def release(self, worker: StartedWorker) -> None:
         """See `Launcher.release`."""
-        self._actors.pop(worker.incarnation, None)
-        self._exits.pop(worker.incarnation, None)
+        self._forget(worker.incarnation)
 
     def _options(self, spec: WorkerSpec) -> dict[str, Any]:
         """Ray's words for what a worker's actor is."""
@@ -221,6 +225,8 @@ class RayLauncher:
             host="127.0.0.1" if self._cluster.is_local else "",
             log_level=self._config.log_level,
             log_format=self._config.log_format,
+            router=self._router,
+            start_timeout_s=self._config.router.start_timeout_s,
             orphan_timeout_s=self._config.router.orphan_timeout_s,
             secret=self.secret,
         )
@@ -241,9 +247,26 @@ class RayLauncher:
     async def _kill(self, incarnation: str) -> None:
         """What cannot be ended now may be asked for again; it also leaves by itself, for want of a router."""
         actor = self._actors.get(incarnation)
-        if actor is not None and await end(actor):
-            self._actors.pop(incarnation, None)
-            self._exits.pop(incarnation, None)
+        if actor is not None and not await self._let_go(incarnation) and await end(actor):
+            self._forget(incarnation)
+
+    async def _let_go(self, incarnation: str) -> bool:
+        """Whether a worker is another router's by now, and so stays alive. If not, it can be no more."""
+        if self._cluster.is_local:
+            return False
+        try:
+            asked = result(self._actors[incarnation].give_up.remote(self._router))
+            is_ours = await asyncio.wait_for(asked, GIVE_UP_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001 (dead, stuck, or never placed: it serves nobody else)
+            log.info("%s does not say whose it is: %s", incarnation, last_line(error))
+            return False
+        if not is_ours:
+            self._forget(incarnation)
+        return not is_ours
+
+    def _forget(self, incarnation: str) -> None:
+        self._actors.pop(incarnation, None)
+        self._exits.pop(incarnation, None)
 
 
 def _exit_of(actor: Any) -> asyncio.Future[Any]:

@@ -34,14 +34,17 @@ class Survivor:
     introduction: Introduction
 
 
-async def take_over(deployment: str, wanted: Mapping[str, str]) -> dict[str, Survivor]:
+async def take_over(deployment: str, router: str, wanted: Mapping[str, str]) -> dict[str, Survivor]:
     """Take over what an older router left; the survivors by worker id. Those that do not fit are ended.
 
-    wanted: the fingerprint of each seat's worker, by worker id. All that are kept share one secret. Whatever
-    does not answer within TAKE_OVER_TIMEOUT_S, or in words that are not understood, is ended too.
+    router: who takes them. wanted: the fingerprint of each seat's worker, by worker id. All that are kept
+    share one secret. Whatever does not answer within TAKE_OVER_TIMEOUT_S, or in words that are not
+    understood, is ended too.
     """
     actors = await asyncio.to_thread(_actors_of, deployment)
-    introductions = await asyncio.gather(*(_introduction(name, actor) for name, actor in actors.items()))
+    introductions = await asyncio.gather(
+        *(_introduction(name, actor, router) for name, actor in actors.items())
+    )
     kept: dict[str, Survivor] = {}
     unfit = []
     for actor, introduction in zip(actors.values(), introductions, strict=True):
@@ -71,10 +74,10 @@ def _actors_of(deployment: str) -> dict[str, Any]:
     return actors
 
 
-async def _introduction(name: str, actor: Any) -> Introduction | None:
+async def _introduction(name: str, actor: Any, router: str) -> Introduction | None:
     """What an actor says; None if nothing that can be understood, whatever the reason."""
     try:
-        said = await asyncio.wait_for(result(actor.take_over.remote()), TAKE_OVER_TIMEOUT_S)
+        said = await asyncio.wait_for(result(actor.take_over.remote(router)), TAKE_OVER_TIMEOUT_S)
         return cast("Introduction", {key: said[key] for key in Introduction.__annotations__})
     except Exception as error:  # noqa: BLE001 (another version's actor may fail, or answer, in any way)
         log.warning("%s is not taken over: %r", name, error)

@@ -93,8 +93,10 @@ class WorkerActor:
         self._stopped = threading.Event()
         self._waiter = threading.Event()
         self._worker: Worker | None = None
-        self._loading = False
-        self._placed_at = time.monotonic()
+        self._wanted_until = time.monotonic()
+        self._router = spec.router
+        self._is_given_up = False
+        self._changing_hands = threading.Lock()
         _prepare_process(spec)
         _on_sigterm(self._leave)
         threading.Thread(target=self._leave_if_orphaned, name="orphan", daemon=True).start()
@@ -105,21 +107,35 @@ class WorkerActor:
 
     def load(self) -> Introduction:
         """Make the worker and have it serve; where it is then, and what."""
-        self._loading = True
-        worker = self._build(dataclasses.replace(self._spec, host=self._host))
-        self._port = worker.start()
-        self._worker = worker
+        self._wanted_until = time.monotonic() + self._spec.start_timeout_s
+        try:
+            worker = self._build(dataclasses.replace(self._spec, host=self._host))
+            self._port = worker.start()
+            self._worker = worker
+        finally:
+            self._wanted_until = time.monotonic()
         log.info("%s serves its sessions on port %d", self._spec.worker_id, self._port)
         return self._introduce()
 
-    def take_over(self) -> Introduction:
+    def take_over(self, router: str = "") -> Introduction:
         """The same, for a router that has found this worker: the present router's session is ended.
 
-        Fails if it has not been loaded.
+        Fails if it has not been loaded, or its router has given it up.
         """
-        self._loaded().session.make_way()
+        worker = self._loaded()
+        with self._changing_hands:
+            if self._is_given_up:
+                raise RuntimeError("the worker is about to be ended")
+            self._router = router
+        worker.session.make_way()
         self._waiter.set()  # by which the present router knows, should it not hear its session's end
         return self._introduce()
+
+    def give_up(self, router: str) -> bool:
+        """Whether this router may end the worker: not if another has taken it over. If so, none can later."""
+        with self._changing_hands:
+            self._is_given_up = self._is_given_up or router == self._router
+            return self._is_given_up
 
     def wait(self) -> bool:
         """Return True when `stop` was called, False when another router waits; fails when we die."""
@@ -178,7 +194,7 @@ class WorkerActor:
         """How long no router has wanted anything of us."""
         if self._worker is not None:
             return self._worker.session.seconds_alone()
-        return 0.0 if self._loading else time.monotonic() - self._placed_at
+        return time.monotonic() - self._wanted_until
 
     def _leave(self) -> None:
         """End the worker, and then this process."""

@@ -10,6 +10,9 @@ from typing import Any
 from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.types import Pool
 
+_TIMEOUTS = {"start_timeout_s", "orphan_timeout_s"}
+_DECIDES_NOTHING = {"incarnation", "router", "secret", "log_level", "log_format"} | _TIMEOUTS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
@@ -21,7 +24,9 @@ class WorkerSpec:
     model_digest: that of the weights which must be found there.
     dtype: float32 or bfloat16. threads: compute threads; fewer where its node lets it use fewer CPUs.
     host: where its session listens; empty takes the node's own address.
-    orphan_timeout_s: seconds without a router after which it ends itself.
+    router: the one that starts it, by a name of that router's life.
+    start_timeout_s: seconds that router gives it to load. orphan_timeout_s: seconds without a router after
+    which it ends itself.
     secret: the cluster's; shown by every session and pair.
     """
 
@@ -38,6 +43,8 @@ class WorkerSpec:
     host: str = "127.0.0.1"
     log_level: str = "warning"
     log_format: str = "text"
+    router: str = ""
+    start_timeout_s: float = 120.0
     orphan_timeout_s: float = 60.0
     secret: str = field(repr=False)
 
@@ -54,7 +61,7 @@ class WorkerSpec:
         apart. Nor does Twinpool's version; see `twinpool.protocol`.
         """
         decides = _chosen(self)
-        for name in ("incarnation", "secret", "log_level", "log_format", "orphan_timeout_s"):
+        for name in _DECIDES_NOTHING:
             decides.pop(name, None)
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
