@@ -52,7 +52,7 @@ def test_cluster_that_does_not_answer_is_refused_at_once(taken_port: int) -> Non
 def test_only_results_reach_stdout() -> None:
     program = (
         "import os, subprocess, sys\n"
-        "from twinpool.cli.stdout import only_results_on_stdout\n"
+        "from twinpool.cli.standard_streams import only_results_on_stdout\n"
         "with only_results_on_stdout() as say:\n"
         "    print('from a library', flush=True)\n"
         "    subprocess.run([sys.executable, '-c', 'print(1)'])\n"
@@ -62,6 +62,49 @@ def test_only_results_reach_stdout() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "ready\nafter\n"
     assert "from a library" in done.stderr
+
+
+TALKS = (
+    "import logging, sys\n"
+    "from twinpool.cli.standard_streams import only_results_on_stdout, unblocked_stderr\n"
+    "from twinpool.logs import set_up_logs\n"
+    "with unblocked_stderr('json'):\n"
+    "    set_up_logs('info', 'json')\n"
+    "    with only_results_on_stdout() as say:\n"
+    "        say('ready')\n"
+    "        for _ in range(3000):\n"
+    "            logging.info('x' * 1000)\n"
+    "            print('from a library')\n"
+    "    say('lost')\n"
+)
+"""More than a pipe holds and an outlet keeps."""
+
+
+@pytest.mark.parametrize("is_read", [False, None], ids=["not read", "reader gone"])
+def test_a_log_that_nobody_reads_holds_up_and_ends_nobody(is_read: bool | None) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TALKS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as talking:
+        assert talking.stdout is not None
+        assert talking.stderr is not None
+        if is_read is None:
+            talking.stderr.close()
+        assert talking.wait(60.0) == 0
+        assert talking.stdout.read() == "ready\n"
+
+
+def test_a_ready_line_that_nobody_reads_ends_nobody() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TALKS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as talking:
+        assert talking.stdout is not None
+        talking.stdout.close()
+        assert talking.wait(60.0) == 0
+
+
+def test_streams_that_were_never_opened_are_no_error_and_taken_by_nothing_else() -> None:
+    shell = f"exec {sys.executable} -P -m twinpool.cli.app generate --bad 0<&- 1>&- 2>&-"
+    assert subprocess.run(["/bin/sh", "-c", shell], check=False, timeout=60.0).returncode == 2
 
 
 @pytest.mark.parametrize(

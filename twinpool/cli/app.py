@@ -11,6 +11,7 @@ from importlib.metadata import version
 from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
 
 from twinpool.cli.exits import Exit, complain, complain_of
+from twinpool.cli.standard_streams import open_missing_streams
 from twinpool.config import ConfigError
 from twinpool.errors import TwinpoolError
 
@@ -64,6 +65,7 @@ def build_app() -> App:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code; see `twinpool.cli.exits`."""
+    open_missing_streams()
     _substitute_what_cannot_be_written()
     try:
         return int(build_app()(argv) or Exit.DONE)

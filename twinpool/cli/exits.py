@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from enum import IntEnum
 
@@ -47,8 +48,9 @@ _BY_REASON = {
 
 
 def complain(error: object, code: Exit) -> Exit:
-    """Say on stderr, in one line, what went wrong; return the code."""
-    print(f"twinpool: {' '.join(str(error).split())}", file=sys.stderr)
+    """Say on stderr, in one line, what went wrong, to whoever may read it; return the code."""
+    with contextlib.suppress(OSError):
+        print(f"twinpool: {' '.join(str(error).split())}", file=sys.stderr)
     return code
 
 

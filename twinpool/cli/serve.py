@@ -20,9 +20,9 @@ from pathlib import Path
 
 from router.pools.launcher import Leave
 from twinpool.checkpoint.prepared import PreparedModel
-from twinpool.cli.exits import Exit, code_of
+from twinpool.cli.exits import Exit, code_of, complain_of
 from twinpool.cli.listening import require_free_ports
-from twinpool.cli.stdout import Say, only_results_on_stdout
+from twinpool.cli.standard_streams import Say, only_results_on_stdout
 from twinpool.config import ServeConfig
 from twinpool.errors import InternalError, TwinpoolError
 from twinpool.logs import set_up_logs
@@ -36,13 +36,14 @@ log = logging.getLogger(__name__)
 
 
 def run(config: ServeConfig) -> int:
-    """Serve until SIGINT or SIGTERM; the exit code. Raises StartFailed and the model's errors."""
+    """Serve until a signal asks to stop; the exit code, once the reason of a failure has been said."""
     set_up_logs(config.log_level, config.log_format)
-    if config.log_format != "json":
-        return _run(config, _Steps())
+    as_json = config.log_format == "json"
     try:
-        return _run(config, _LoggedSteps())
+        return _run(config, _LoggedSteps() if as_json else _Steps())
     except TwinpoolError as error:
+        if not as_json:
+            return complain_of(error)
         log.critical("%s", error, extra={"error": error.reason})
         return code_of(error)
 

@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter
 
 from twinpool.cli.configuration import load_config
 from twinpool.cli.knobs import Knob, all_knobs
+from twinpool.cli.standard_streams import unblocked_stderr
 from twinpool.serving.ray_environment import set_ray_environment
 
 _GROUPS = {
@@ -28,11 +29,12 @@ def serve(model: str | None = None, *, config: Path | None = None, **flags: obje
     over the environment, the environment over the file, the file over the default.
     """
     settings = load_config({"model": model, **flags}, config)
-    if settings.ray_address == "local":
-        set_ray_environment()
-    from twinpool.cli.serve import run  # noqa: PLC0415 (loads Ray; wrong options are told before)
+    with unblocked_stderr(settings.log_format):
+        if settings.ray_address == "local":
+            set_ray_environment()
+        from twinpool.cli.serve import run  # noqa: PLC0415 (loads Ray; wrong options are told before)
 
-    return run(settings)
+        return run(settings)
 
 
 def _parameter(knob: Knob) -> inspect.Parameter:
