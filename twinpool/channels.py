@@ -28,8 +28,13 @@ def async_client_channel(target: str, options: Options) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(target, options=_for_client(target, options))
 
 
-def cluster_channel(address: str, options: Options) -> grpc.aio.Channel:
-    """To a process of this cluster, wherever it runs."""
+def cluster_channel(address: str, options: Options) -> grpc.Channel:
+    """For blocking calls to a process of this cluster, wherever it runs."""
+    return grpc.insecure_channel(address, options=[*options, _DIRECT])
+
+
+def async_cluster_channel(address: str, options: Options) -> grpc.aio.Channel:
+    """Its asynchronous twin."""
     return grpc.aio.insecure_channel(address, options=[*options, _DIRECT])
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from twinpool.channels import cluster_channel
+from twinpool.channels import async_cluster_channel
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.logs import without_words
 from twinpool.protocol import SESSION
@@ -44,7 +44,7 @@ class WorkerSession:
     """One life of one session: `open`, then `run` until it ends, with `send` in between, and `close`."""
 
     def __init__(self, address: str, secret: str) -> None:
-        self._channel = cluster_channel(address, SESSION_OPTIONS)
+        self._channel = async_cluster_channel(address, SESSION_OPTIONS)
         self._metadata = ((SECRET_KEY, secret), (ROUTER_KEY, secrets.token_hex(8)))
         stub = pb_grpc.WorkerStub(self._channel)
         self._control = _Stream(stub.Control, CONTROL_COMMANDS, CONTROL_EVENTS)

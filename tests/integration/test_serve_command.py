@@ -6,19 +6,16 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pytest
 
+from tests.integration.served import Served
 from tests.integration.watched import wait_until
 from twinpool import Client
-from twinpool.checkpoint.cache import models_folder
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.client.operations import OperationsClient
 from twinpool.types import Pool, WorkerState
@@ -29,80 +26,16 @@ READY = re.compile(
     r"metrics=127\.0\.0\.1:\d+ model=smollm2-135m-instruct "
     r"prefill=1x\d+blocks decode=1x\d+blocks"
 )
-MARK = "MARK_OF_A_SERVE_TEST"
 STOP_S = 30.0
-DEAD_PROXY = "http://127.0.0.1:9"
-"""Nothing of a machine's own traffic may go there."""
-
-
-def folder_of_traps(parent: Path) -> Path:
-    """A folder to start in, where modules lie that have the names of those that our processes import."""
-    folder = parent / "traps"
-    folder.mkdir()
-    for name in ("gguf", "json", "numpy", "pip", "ray", "tokenizers", "torch", "transformers", "twinpool"):
-        (folder / f"{name}.py").write_text("raise ImportError('a module of the working folder was imported')")
-    return folder
-
-
-class Served:
-    """A `serve` process. mark: in the environment of every process that descends from it."""
-
-    def __init__(self, home: Path) -> None:
-        self.mark = uuid.uuid4().hex
-        self.folder = folder_of_traps(home)
-        cache = models_folder(None).parent.parent
-        self.environment = os.environ | {"HOME": str(home), "XDG_CACHE_HOME": str(cache), MARK: self.mark}
-        for name in [name for name in self.environment if name.startswith("RAY_") or "proxy" in name.lower()]:
-            del self.environment[name]
-        self.environment |= {"http_proxy": DEAD_PROXY, "https_proxy": DEAD_PROXY}
-        self.log_file = home / "serve.log"
-        ports = ("--port", "0", "--ops-port", "0", "--metrics-port", "0")
-        with self.log_file.open("w") as log:
-            self.process = self.command(
-                *("serve", *ports, "--log-format", "json", "--log-level", "debug"),
-                *("--grace-s", "60", "--stuck-after-s", "60"),
-                stderr=log,
-            )
-        assert self.process.stdout is not None
-        self.first_line = self.process.stdout.readline().strip()
-
-    def command(self, *arguments: str, stderr: int | TextIO = subprocess.PIPE) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(Path(sys.executable).parent / "twinpool"), *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-
-    def run(self, *arguments: str) -> str:
-        """A command's stdout; it must succeed."""
-        process = self.command(*arguments)
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        return out
-
-    def log(self) -> list[dict[str, Any]]:
-        """What it has logged, with all its workers; the last line may still be written."""
-        whole, _, _ = self.log_file.read_text().rpartition("\n")
-        return [json.loads(line) for line in whole.splitlines()]
-
-    def descendants(self) -> list[str]:
-        """Command lines of living processes that it started, directly or not."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
-                    found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:
-                continue  # gone, or not ours
-        return found
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, model: PreparedModel) -> Iterator[Served]:
-    served = Served(tmp_path_factory.mktemp("home"))
+    served = Served(
+        tmp_path_factory.mktemp("home"),
+        *("--log-format", "json", "--log-level", "debug", "--grace-s", "60", "--stuck-after-s", "60"),
+    )
+    served.wait_for_first_line()
     yield served
     if served.process.poll() is None:
         served.process.send_signal(signal.SIGTERM)

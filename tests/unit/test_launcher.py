@@ -65,7 +65,7 @@ class Shared:
         self.loaded: Callable[[FakeActor], None] = lambda actor: None
         monkeypatch.setattr(launchers, "end", self._end)
         model: Any = SimpleNamespace(folder="/model", digest="")
-        self.launcher = RayLauncher(ServeConfig(), Cluster(False, 2), model, "float32", BUILDERS)
+        self.launcher = RayLauncher(ServeConfig(), Cluster(is_local=False), model, "float32", BUILDERS)
         claim: Any = SimpleNamespace(is_lost=self._is_lost)
         actors: Any = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._create))
         self.launcher._claim, self.launcher._actor_class = claim, actors

@@ -13,6 +13,7 @@ import pytest
 from twinpool.cli.listening import require_free_ports
 from twinpool.config import ServeConfig
 from twinpool.errors import StartFailed
+from twinpool.serving import ray_answers
 from twinpool.serving.cluster import ray_cluster
 
 
@@ -47,6 +48,17 @@ def test_cluster_that_does_not_answer_is_refused_at_once(taken_port: int) -> Non
         port = server.getsockname()[1]
     with pytest.raises(StartFailed, match="no Ray cluster answers"), ray_cluster(f"127.0.0.1:{port}", 2):
         pass
+
+
+def test_address_where_nobody_speaks_as_ray_does_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, taken_port: int
+) -> None:
+    monkeypatch.setattr(ray_answers, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{taken_port}")
+    for address in ("auto", f"127.0.0.1:{taken_port}", f"ray://127.0.0.1:{taken_port}"):
+        where = rf"answers at (ray://)?127\.0\.0\.1:{taken_port}: who listens there has said nothing"
+        with pytest.raises(StartFailed, match=where), ray_cluster(address, 2):
+            pass
 
 
 def test_only_results_reach_stdout() -> None:

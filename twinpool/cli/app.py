@@ -11,6 +11,7 @@ from importlib.metadata import version
 from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
 
 from twinpool.cli.exits import Exit, complain, complain_of
+from twinpool.cli.signals import interrupting
 from twinpool.cli.standard_streams import open_missing_streams
 from twinpool.config import ConfigError
 from twinpool.errors import TwinpoolError
@@ -68,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_missing_streams()
     _substitute_what_cannot_be_written()
     try:
-        return int(build_app()(argv) or Exit.DONE)
+        with interrupting():
+            return int(build_app()(argv) or Exit.DONE)
     except (UnknownOptionError, MissingArgumentError) as error:
         return complain(f"{error} {_DASH_HINT}", Exit.USAGE)
     except CycloptsError as error:

@@ -3,7 +3,7 @@
 0: done. 1: failed, for a reason that has no code of its own. 2: wrong usage or configuration.
 3: no server answers, or it cannot serve now. 4: the server refuses the request as it is.
 5: the server is busy; try again later. 6: out of time. 7: the model cannot be fetched or served.
-130: interrupted by Ctrl-C. 141: nobody reads the output.
+130: interrupted before it was done, by Ctrl-C, SIGTERM or SIGHUP. 141: nobody reads the output.
 """
 
 from __future__ import annotations

