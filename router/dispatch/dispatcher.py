@@ -11,9 +11,9 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol
 
 from router.audit.auditor import Auditor
 from router.dispatch.drain_rate import DrainRate
@@ -66,17 +66,25 @@ LEAST_TICK_S = 0.01
 UNKNOWN_CAPACITY_TOKENS = 1 << 31
 """Before the first worker of each pool has come up, only the model's context limits a request."""
 
-Probe = Callable[[ProbePair], Coroutine[Any, Any, bool]]
-"""Lets a canary through a pair; whether it passed."""
-Replace = Callable[[ReplaceWorker], None]
-"""Has a worker ended and started anew."""
+
+class Pools(Protocol):
+    """Who starts, proves and ends workers, as the scheduler decides. Called on the event loop."""
+
+    async def probe(self, pair: ProbePair) -> bool:
+        """Let a canary through a pair; whether it passed."""
+        ...
+
+    def replace(self, command: ReplaceWorker) -> None:
+        """Have a worker ended and started anew."""
+        ...
+
+    def drained(self, command: Drained) -> None:
+        """A draining worker holds nothing any more."""
+        ...
 
 
 class RunningDispatcher:
-    """The `Dispatcher` of the real system; everything runs on one event loop.
-
-    probe, replace and drained are set by who composes the router, before the first worker is up.
-    """
+    """The `Dispatcher` of the real system; everything runs on one event loop."""
 
     def __init__(
         self,
@@ -84,6 +92,7 @@ class RunningDispatcher:
         model_name: str,
         metrics: Metrics,
         roster: Roster,
+        pools: Pools,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         epoch, counter = secrets.token_hex(6), itertools.count(1)
@@ -97,9 +106,7 @@ class RunningDispatcher:
             stuck_after_s=config.router.stuck_after_s,
         )
         self.scheduler = Scheduler(limits, new_attempt=lambda: f"{epoch}-{next(counter)}")
-        self.probe: Probe | None = None
-        self.replace: Replace | None = None
-        self.drained: Callable[[Drained], None] | None = None
+        self._pools = pools
         self.serving_changed = asyncio.Event()
         self._config = config
         self._model_name = model_name
@@ -293,11 +300,9 @@ class RunningDispatcher:
             case ReplaceWorker():
                 about = {"worker": command.worker_id, "incarnation": command.incarnation}
                 log.error("worker %s is replaced: %s", command.worker_id, command.reason, extra=about)
-                if self.replace is not None:
-                    self.replace(command)
+                self._pools.replace(command)
             case Drained():
-                if self.drained is not None:
-                    self.drained(command)
+                self._pools.drained(command)
             case HandoffEnded():
                 self._observations.handoff_ended(command)
             case MoveEnded(outcome):
@@ -318,7 +323,7 @@ class RunningDispatcher:
     async def _prove(self, pair: ProbePair) -> None:
         passed = False
         try:
-            passed = self.probe is not None and await self.probe(pair)
+            passed = await self._pools.probe(pair)
         except Exception:
             log.exception("a canary from %s to %s broke", pair.prefill_id, pair.decode_id)
         if passed:

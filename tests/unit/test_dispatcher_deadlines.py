@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from router.dispatch.dispatcher import LEAST_TICK_S, TICK_S, RunningDispatcher
@@ -27,7 +29,10 @@ class Bench:
         self.metrics = Metrics()
         self.sink = RecordingSink()
         roster = Roster(has_served=True)
-        self.dispatcher = RunningDispatcher(ServeConfig(), "m", self.metrics, roster, clock=lambda: self.now)
+        pools: Any = None  # without workers nothing is asked of them
+        self.dispatcher = RunningDispatcher(
+            ServeConfig(), "m", self.metrics, roster, pools, clock=lambda: self.now
+        )
 
     def submits(self, request_id: str, timeout_s: float, waited_s: float = 0.0) -> Submission:
         asked = request(request_id, timeout_s=timeout_s, waited_s=waited_s)

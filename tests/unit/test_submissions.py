@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from router.dispatch.dispatcher import RunningDispatcher
@@ -16,7 +18,8 @@ from twinpool.types import FinishReason
 
 @pytest.fixture
 def dispatcher() -> RunningDispatcher:
-    return RunningDispatcher(ServeConfig(), "m", Metrics(), Roster(has_served=True))
+    pools: Any = None  # without workers nothing is asked of them
+    return RunningDispatcher(ServeConfig(), "m", Metrics(), Roster(has_served=True), pools)
 
 
 def reasons(sink: RecordingSink) -> list[FinishReason]:

@@ -22,7 +22,7 @@ from router.pools.canary import Canary
 from router.pools.keeper import PoolKeeper
 from router.pools.launcher import Leave
 from router.pools.scaling import Scaling
-from router.scheduling.commands import ProbePair
+from router.scheduling.commands import Drained, ProbePair, ReplaceWorker
 from router.server import RouterServer, build_server
 from router.telemetry.metrics import Metrics
 from router.telemetry.metrics_server import MetricsServer
@@ -78,22 +78,19 @@ class ServingSystem:
         metrics, roster = Metrics(), Roster()
         self._roster = roster
         metrics.describe(version("twinpool"), {"block_size": str(config.engine.block_size), "dtype": dtype})
-        self.dispatcher = RunningDispatcher(config, model.name, metrics, roster)
-        canary = Canary(self.dispatcher, (0,) * CANARY_PROMPT_TOKENS, CANARY_TIMEOUT_S)
+        self.dispatcher = RunningDispatcher(config, model.name, metrics, roster, pools=self)
+        self._canary = Canary(self.dispatcher, (0,) * CANARY_PROMPT_TOKENS, CANARY_TIMEOUT_S)
         launcher = RayLauncher(config, cluster, model, dtype, builders)
         self._keeper = PoolKeeper(
             config, launcher, self.dispatcher, roster, metrics, steps, broken=self._break
         )
         self.taken_over = self._keeper.taken_over
         self.leave = Leave.NONE
-        self.dispatcher.replace = self._keeper.replace
-        self.dispatcher.drained = self._keeper.drained
-        self.dispatcher.probe = _Probe(canary, steps)
         self._metrics_server = MetricsServer(metrics, self.dispatcher.snapshot)
         scaling = Scaling(config, roster, self._keeper, metrics, self.dispatcher.snapshot)
         self._server: RouterServer = build_server(
             dispatcher=self.dispatcher,
-            operations=Operations(self.dispatcher, canary, scaling),
+            operations=Operations(self.dispatcher, self._canary, scaling),
             tokenizer=tokenizer,
             new_detokenizer=lambda skip: IncrementalDetokenizer(tokenizer, skip),
             card=card,
@@ -174,6 +171,26 @@ class ServingSystem:
         addresses = f"inference={self.inference} ops={self.operations} metrics={self.metrics}"
         return f"ready {addresses} model={self._model.name} {pools}"
 
+    # What the dispatcher asks of the pools.
+
+    async def probe(self, pair: ProbePair) -> bool:
+        """See `Pools.probe`."""
+        check = await self._canary.check(pair.prefill_id, pair.decode_id)
+        names = f"{pair.prefill_id} to {pair.decode_id} over {check.pair.transport}"
+        if check.failed_hop is Hop.NONE:
+            self._steps(f"a canary passed from {names}")
+            return True
+        log.error("a canary failed from %s at %s: %s", names, check.failed_hop, check.detail)
+        return False
+
+    def replace(self, command: ReplaceWorker) -> None:
+        """See `Pools.replace`."""
+        self._keeper.replace(command)
+
+    def drained(self, command: Drained) -> None:
+        """See `Pools.drained`."""
+        self._keeper.drained(command)
+
     def _pool(self, pool: Pool) -> str:
         workers = [view for view in self.dispatcher.snapshot().workers if view.pool is pool]
         return f"{len(workers)}x{workers[0].blocks_total}blocks"
@@ -219,20 +236,3 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class _Probe:
-    """Lets a canary through a pair that has been joined."""
-
-    def __init__(self, canary: Canary, steps: Steps) -> None:
-        self._canary = canary
-        self._steps = steps
-
-    async def __call__(self, pair: ProbePair) -> bool:
-        check = await self._canary.check(pair.prefill_id, pair.decode_id)
-        names = f"{pair.prefill_id} to {pair.decode_id} over {check.pair.transport}"
-        if check.failed_hop is Hop.NONE:
-            self._steps(f"a canary passed from {names}")
-            return True
-        log.error("a canary failed from %s at %s: %s", names, check.failed_hop, check.detail)
-        return False
