@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from ray.experimental import internal_kv
-
 from twinpool.errors import StartFailed
 from twinpool.serving.cluster import NAMESPACE
 from twinpool.serving.ray_calls import last_line
+from twinpool.serving.ray_internals import keep, kept
 
 log = logging.getLogger(__name__)
 TIMEOUT_S = 10.0
@@ -32,7 +31,7 @@ class Claim:
 
     async def make(self) -> None:
         """From now on older routers are taken over. Raises StartFailed if the cluster does not answer."""
-        put = asyncio.to_thread(internal_kv._internal_kv_put, self._key, self._value, namespace=NAMESPACE)
+        put = asyncio.to_thread(keep, self._key, self._value, NAMESPACE)
         try:
             await asyncio.wait_for(put, TIMEOUT_S)
         except Exception as error:
@@ -43,7 +42,7 @@ class Claim:
         """Whether a later router has made its own; False where the cluster does not say."""
         if not self._made:
             return False
-        get = asyncio.to_thread(internal_kv._internal_kv_get, self._key, namespace=NAMESPACE)
+        get = asyncio.to_thread(kept, self._key, NAMESPACE)
         try:
             return (await asyncio.wait_for(get, TIMEOUT_S)) not in (None, self._value)
         except Exception as error:  # noqa: BLE001 (a cluster that is silent has not been taken over)

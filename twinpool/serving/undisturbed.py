@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+
+from twinpool.serving.ray_internals import without_warning_of_sigterm
 
 _STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 END_TIMEOUT_S = 60.0
@@ -37,7 +38,7 @@ def undisturbed(start: Callable[[], object], end: Callable[[], object], timeout_
 
     thread = threading.Thread(target=live, name="ray", daemon=True)
     try:
-        with _signals_kept(), _news_alone():
+        with _signals_kept(), without_warning_of_sigterm():
             thread.start()
             started.result(timeout_s)
         yield
@@ -69,18 +70,3 @@ def _hear_sigterm() -> None:
 
 
 os.register_at_fork(after_in_child=_hear_sigterm)
-
-
-@contextmanager
-def _news_alone() -> Iterator[None]:
-    """Ray warns that it sets no handler of SIGTERM, which is why it runs in a thread."""
-
-    def is_news(record: logging.LogRecord) -> bool:
-        return "SIGTERM handler is not set" not in record.getMessage()
-
-    logger = logging.getLogger("ray._private.worker")
-    logger.addFilter(is_news)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_news)

@@ -8,32 +8,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-# Ray has no public way to take these lines.
-from ray._private import worker as ray_worker
-
 from twinpool.logs import JSON_BEGINS, json_line
+from twinpool.serving.ray_internals import printed_by
 
 _MARKS = (":info_message:", ":event_summary:")
 """Before a line's real words, where Ray's own processes speak."""
 
 
-@contextmanager
-def json_worker_output() -> Iterator[None]:
+def json_worker_output() -> AbstractContextManager[None]:
     """While it lasts; to be begun before Ray is."""
-    printer = ray_worker.print_to_stdstream
-    ray_worker.print_to_stdstream = _print
-    try:
-        yield
-    finally:
-        ray_worker.print_to_stdstream = printer
+    return printed_by(_print)
 
 
-def _print(data: Any, ignore_prefix: bool) -> None:  # noqa: ARG001 (Ray's names)
-    for line in as_json_lines(data, time.time()):
+def _print(batch: Mapping[str, Any]) -> None:
+    for line in as_json_lines(batch, time.time()):
         sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
