@@ -380,3 +380,16 @@ async def test_stop_ends_the_session_after_what_was_published_and_needs_no_grace
 
 def test_server_that_was_never_started_stops() -> None:
     SessionServer(FakeWorker(), SECRET, "127.0.0.1").stop()
+
+
+def test_a_session_that_does_not_end_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(server: SessionServer) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(session_server, "START_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(SessionServer, "_stop", hang)
+    served = SessionServer(FakeWorker(), SECRET, "127.0.0.1")
+    monkeypatch.setattr(served, "_server", None)
+    served._thread.start()
+    served.stop()
+    assert not served._thread.is_alive()

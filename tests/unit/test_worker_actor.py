@@ -143,6 +143,15 @@ def test_a_worker_that_its_router_has_given_up_is_taken_over_by_nobody(
     assert left.wait(WAIT_S)
 
 
+def test_a_worker_that_cannot_stop_has_stopped_for_its_router(left: threading.Event, clock: Clock) -> None:
+    worker = loaded()
+    broken: Any = worker._worker
+    broken.stop = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        worker.stop()
+    assert worker.wait()
+
+
 def loaded() -> WorkerActor:
     build = Build()
     build.may_end.set()

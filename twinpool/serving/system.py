@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 CANARY_TIMEOUT_S = 30.0
 CANARY_PROMPT_TOKENS = 4
 READY_POLL_S = 0.05
+END_TIMEOUT_S = 15.0
+POOLS_END_TIMEOUT_S = 120.0
+"""A worker that does not let itself be ended is asked for again and again (`twinpool.serving.ray_calls`)."""
 
 Steps = Callable[[str], None]
 """Told, in words, each step of the start."""
@@ -121,15 +124,13 @@ class ServingSystem:
             raise
         finally:
             self.dispatcher.drain()
-            async with (
-                AsyncExitStack() as ends
-            ):  # each is done, whatever becomes of the others; last in, first out
-                ends.push_async_callback(_cancel, tasks)
-                ends.push_async_callback(self._metrics_server.stop)
-                ends.push_async_callback(self._stop_keeper)
-                ends.push_async_callback(
-                    self._server.stop, 0.0 if self.broken.done() else config.router.grace_s
-                )
+            grace_s = 0.0 if self.broken.done() else config.router.grace_s
+            # Each is done, whatever becomes of the others; last in, first out.
+            async with AsyncExitStack() as ends:
+                ends.push_async_callback(_within, END_TIMEOUT_S, _cancel, tasks)
+                ends.push_async_callback(_within, END_TIMEOUT_S, self._metrics_server.stop)
+                ends.push_async_callback(_within, POOLS_END_TIMEOUT_S, self._stop_keeper)
+                ends.push_async_callback(_within, grace_s + END_TIMEOUT_S, self._server.stop, grace_s)
 
     async def _stop_keeper(self) -> None:
         """A router that is broken leaves healthy workers to the next one, where they outlive it."""
@@ -236,3 +237,12 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _within(timeout_s: float, end: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+    """One step of the end, given up after its time, so that the next are done."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await end(*arguments)
+    except TimeoutError:
+        log.error("%s has not ended within %g s", end.__qualname__, timeout_s)

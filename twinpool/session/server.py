@@ -63,14 +63,20 @@ class SessionServer:
         return 0.0 if since is None else time.monotonic() - since
 
     def stop(self) -> None:
-        """End the session and stop listening; returns within about STOP_GRACE_S."""
+        """End the session and stop listening; returns within about STOP_GRACE_S, or bounded, and says so."""
         if not self._thread.is_alive():
             self._loop.close()
             return
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(START_TIMEOUT_S)
+        try:
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(START_TIMEOUT_S)
+        except TimeoutError:
+            log.error("the session has not ended within %g s", START_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(START_TIMEOUT_S)
-        self._loop.close()
+        if self._thread.is_alive():
+            log.error("the session's thread has not ended within %g s", START_TIMEOUT_S)
+        else:
+            self._loop.close()
 
     async def _start(self) -> int:
         self._server = grpc.aio.server(options=SESSION_OPTIONS)

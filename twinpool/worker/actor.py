@@ -147,9 +147,11 @@ class WorkerActor:
 
     def stop(self) -> None:
         """End the worker's work; the process is left to the launcher."""
-        if self._worker is not None:
-            self._worker.stop()
-        self._stopped.set()
+        try:
+            if self._worker is not None:
+                self._worker.stop()
+        finally:
+            self._stopped.set()
 
     # Groups of their own, so that hand-offs never hold up the other calls, nor these them; and so that words
     # never wait for chunks, which may be long in coming.
