@@ -164,8 +164,9 @@ def test_tokens_are_told_by_step_and_a_row_whose_step_failed_leaves(
     assert table.desk.holds_nothing
 
 
-def test_a_row_is_copied_a_few_blocks_between_steps_and_the_rest_with_the_last_word() -> None:
-    table = moving()
+@pytest.mark.parametrize("num_prompt", [11, 12])
+def test_a_row_is_copied_a_few_blocks_between_steps_and_the_rest_with_the_last_word(num_prompt: int) -> None:
+    table = moving(num_prompt=num_prompt)
     copies = []
     while not any(isinstance(word, RowMoved) for word in table.words):
         turn = table.turn()
@@ -177,8 +178,9 @@ def test_a_row_is_copied_a_few_blocks_between_steps_and_the_rest_with_the_last_w
     assert [copy.is_last for copy in copies] == [False] * (len(copies) - 1) + [True]
     copied = [block for copy in copies for block in copy.blocks]
     (moved,) = (word for word in table.said() if isinstance(word, RowMoved))
-    num_cached = 12 + moved.position - 1
-    assert copied == [*range(7), *range(100, 120)][: -(-num_cached // BLOCK_SIZE)]
+    num_cached = num_prompt + moved.position - 1
+    num_first = -(-(num_prompt + 1) // BLOCK_SIZE)
+    assert copied == [*range(num_first), *range(100, 120)][: -(-num_cached // BLOCK_SIZE)]
     assert table.step() == []
 
 
