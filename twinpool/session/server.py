@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from twinpool.session.limits import SESSION_OPTIONS
 from twinpool.session.messages import Event
 from twinpool.session.streams import SessionHandler, WorkerServicer
 from twinpool.v1 import worker_pb2_grpc as pb_grpc
+
+log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 1.0
 START_TIMEOUT_S = 10.0
