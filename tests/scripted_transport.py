@@ -67,8 +67,20 @@ class Script:
     """All that goes wrong, for all pairs opened by its connector."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._planned: list[Planned] = []
+        self._stopped: set[str] = set()
+
+    def stop_requested(self, attempt: str) -> None:
+        """A receiver's `stop` has come."""
+        with self._lock:
+            self._stopped.add(attempt)
+            self._lock.notify_all()
+
+    def await_stop(self, attempt: str) -> bool:
+        """Wait until the receiver's `stop` for an attempt has come; False if it has not in time."""
+        with self._lock:
+            return self._lock.wait_for(lambda: attempt in self._stopped, WAIT_S)
 
     def plan(
         self, word: str, fault: Fault, attempt: str | None = None, *, skip: int = 0, times: int = 1
@@ -102,7 +114,7 @@ class Script:
             events: SenderEvents,
         ) -> HandoffSender:
             in_flight = _InFlight(source)
-            real = connect(command, identity, in_flight, config, events)
+            real = connect(command, identity, in_flight, config, _ScriptedEvents(self, events))
             return ScriptedSender(self, real, source, in_flight, command.decode, events)
 
         return connect_scripted
@@ -117,6 +129,21 @@ class _InFlight(KvStorage):
 
     def block_checksum(self, block_id: int) -> int:
         return self._source.block_checksum(block_id)
+
+
+class _ScriptedEvents:
+    """`SenderEvents` that let the script know of stops, once they are heard."""
+
+    def __init__(self, script: Script, events: SenderEvents) -> None:
+        self.accepted = events.accepted
+        self.refused = events.refused
+        self.pair_broken = events.pair_broken
+        self._script = script
+        self._events = events
+
+    def stop_requested(self, attempt: str) -> None:
+        self._events.stop_requested(attempt)
+        self._script.stop_requested(attempt)
 
 
 class ScriptedSender:

@@ -132,6 +132,7 @@ async def test_cancel_while_the_cache_is_on_its_way(
     router.decode.send(Drop(attempt))
     released = await router.decode.event(Released, attempt)
     assert released.reason is ReleaseReason.REVOKED
+    assert await asyncio.to_thread(workers.script.await_stop, attempt)
     router.prefill.send(CancelPrefill(attempt))
     slow.let_go.set()
     ended = await router.prefill.event(PrefillEnded, attempt)
