@@ -8,6 +8,7 @@ from twinpool.engine.batch import DecodeRow
 from twinpool.kv.reservations import RowReady
 from twinpool.sampling.choice import ChoiceState
 from twinpool.session.messages import RowToken
+from twinpool.types import Token
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class Row:
         sample = self.choice.next()
         return DecodeRow(self.choice.output_ids[-1], sample.position - 1, self.blocks, sample)
 
-    def append(self, token: int) -> RowToken:
+    def append(self, token: Token) -> RowToken:
         """Take the drawn token into the log."""
         position = self.num_outputs
         reason = self.choice.append(token)

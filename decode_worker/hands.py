@@ -10,6 +10,7 @@ from twinpool.engine.batch import DecodeRow
 from twinpool.engine.runner import Engine
 from twinpool.session.messages import Audit, Event, MoveFailed, RowMoved
 from twinpool.transfer.words import Begin, GiveUp, Renew
+from twinpool.types import Token
 from twinpool.worker.courier import Courier
 from twinpool.worker.turn import CopyEnd
 
@@ -55,5 +56,5 @@ class DecodeHands:
             return Grown(errand.attempt, self._custody.grow(errand.attempt))
         return self._courier.copy(errand)
 
-    def compute(self, step: Sequence[DecodeRow]) -> Sequence[int]:
+    def compute(self, step: Sequence[DecodeRow]) -> Sequence[Token]:
         return self._engine.decode(step)

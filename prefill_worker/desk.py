@@ -37,6 +37,7 @@ from twinpool.session.messages import (
     PrefillStep,
 )
 from twinpool.transfer.words import Accepted, Ended, HandoffWord, PairLost, PairWord, Renew
+from twinpool.types import Token
 from twinpool.worker.handoff import State
 from twinpool.worker.pulse import Pulse
 from twinpool.worker.turn import Copied, Copy, CopyEnd, CopyFailed, CopyStopped, Stepped, Turn
@@ -202,7 +203,7 @@ class PrefillDesk:
         chunks = zip(reading, sizes, strict=True)
         return {prompt.attempt: prompt.chunk(size) for prompt, size in chunks if size}
 
-    def _first_token(self, prompt: Prompt, token: int) -> None:
+    def _first_token(self, prompt: Prompt, token: Token) -> None:
         position = len(prompt.choice.output_ids)
         reason = prompt.choice.append(token)
         self._words.append(FirstToken(prompt.attempt, position, token, reason, len(prompt.token_ids)))

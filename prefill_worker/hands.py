@@ -9,6 +9,7 @@ from twinpool.engine.batch import PrefillChunk
 from twinpool.engine.runner import Engine
 from twinpool.session.messages import Event
 from twinpool.transfer.words import Begin, GiveUp, Renew
+from twinpool.types import Token
 from twinpool.worker.courier import Courier
 from twinpool.worker.turn import Copy, CopyEnd
 
@@ -30,5 +31,5 @@ class PrefillHands:
     def run(self, errand: Copy) -> CopyEnd:
         return self._courier.copy(errand)
 
-    def compute(self, step: Sequence[PrefillChunk]) -> Sequence[int | None]:
+    def compute(self, step: Sequence[PrefillChunk]) -> Sequence[Token | None]:
         return self._engine.prefill(step)

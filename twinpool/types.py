@@ -33,6 +33,27 @@ class WorkerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token that might have been drawn. logprob: natural logarithm of its probability."""
+
+    id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A drawn token, from the sampler to the client's chunk.
+
+    logprob: natural logarithm of its probability; None unless asked for. top: the most likely tokens there,
+    the likeliest first; empty unless asked for.
+    """
+
+    id: int
+    logprob: float | None = None
+    top: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class HandoffEndpoint:
     """Where a decode worker takes hand-offs; an empty field means that way is not offered."""
 

@@ -15,7 +15,7 @@ from router.entrance.chunks import Chunk, Summary
 from router.entrance.text import IncrementalText
 from router.scheduling.values import Ending, Output, Request
 from twinpool.errors import TwinpoolError
-from twinpool.types import Usage
+from twinpool.types import Token, Usage
 
 
 class AnswerText:
@@ -40,7 +40,7 @@ class AnswerText:
         self._return_prompt_ids = return_prompt_ids
         self._loop = asyncio.get_running_loop()
         self._detokenizers: dict[int, IncrementalText] = {}
-        self._token_ids: dict[int, list[int]] = {}
+        self._tokens: dict[int, list[Token]] = {}
         self._endings: dict[int, Ending] = {}
         self._complete = False
         self._error: TwinpoolError | None = None
@@ -48,7 +48,7 @@ class AnswerText:
 
     def put(self, output: Output, *, last: bool) -> None:
         """Take new tokens of a choice, or its end. last: nothing of any choice follows."""
-        self._token_ids.setdefault(output.choice_index, []).extend(output.token_ids)
+        self._tokens.setdefault(output.choice_index, []).extend(output.tokens)
         if output.ending is not None:
             self._endings[output.choice_index] = output.ending
         self._complete = last
@@ -66,28 +66,28 @@ class AnswerText:
 
     def _advance(self) -> None:
         self._awake = False
-        token_ids, self._token_ids = self._token_ids, {}
+        tokens, self._tokens = self._tokens, {}
         if self._stream.ended:
             return
         try:
-            for nth, (index, ids) in enumerate(token_ids.items(), start=1):
-                chunk = self._chunk(index, tuple(ids), self._endings.get(index))
-                self._stream.put(chunk, last=self._complete and nth == len(token_ids))
+            for nth, (index, new) in enumerate(tokens.items(), start=1):
+                chunk = self._chunk(index, tuple(new), self._endings.get(index))
+                self._stream.put(chunk, last=self._complete and nth == len(tokens))
         except Exception as bug:  # noqa: BLE001 - nobody awaits us: the reader is who must hear of it
             self._stream.fail(bug)
         else:
             if self._error is not None:
                 self._stream.fail(self._error)
 
-    def _chunk(self, index: int, token_ids: tuple[int, ...], ending: Ending | None) -> Chunk:
+    def _chunk(self, index: int, tokens: tuple[Token, ...], ending: Ending | None) -> Chunk:
         """The one with an ending also carries the text held back until then."""
         if index not in self._detokenizers:
             self._detokenizers[index] = self._new_detokenizer()
         detokenizer = self._detokenizers[index]
-        text = detokenizer.push(token_ids)
+        text = detokenizer.push([token.id for token in tokens])
         if ending is None:
-            return Chunk(index, text, token_ids)
-        return Chunk(index, text + detokenizer.finish(), token_ids, self._summary(ending))
+            return Chunk(index, text, tokens)
+        return Chunk(index, text + detokenizer.finish(), tokens, self._summary(ending))
 
     def _summary(self, ending: Ending) -> Summary:
         return Summary(

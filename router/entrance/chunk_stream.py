@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from router.entrance.chunks import Chunk, Summary
+from twinpool.types import Token
 
 
 @dataclass(slots=True)
@@ -14,7 +15,7 @@ class _Waiting:
     """What was not read yet of one choice."""
 
     texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
     summary: Summary | None = None
 
 
@@ -36,7 +37,7 @@ class ChunkStream:
         """Take new text and tokens of a choice, or its end. last: nothing of any choice follows."""
         waiting = self._waiting.setdefault(chunk.choice_index, _Waiting())
         waiting.texts.append(chunk.text)
-        waiting.token_ids.extend(chunk.token_ids)
+        waiting.tokens.extend(chunk.tokens)
         waiting.summary = chunk.summary
         self._complete = last
         self._news.set()
@@ -63,4 +64,4 @@ class ChunkStream:
         waiting = self._waiting.pop(index)
         if not self._waiting and not self.ended:
             self._news.clear()
-        return Chunk(index, "".join(waiting.texts), tuple(waiting.token_ids), waiting.summary)
+        return Chunk(index, "".join(waiting.texts), tuple(waiting.tokens), waiting.summary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twinpool.types import FinishReason, ServedBy, Timing, Usage
+from twinpool.types import FinishReason, ServedBy, Timing, Token, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +26,5 @@ class Chunk:
 
     choice_index: int
     text: str
-    token_ids: tuple[int, ...]
+    tokens: tuple[Token, ...]
     summary: Summary | None = None

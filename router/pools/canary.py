@@ -116,7 +116,7 @@ class _Flight:
 
     def put(self, output: Output, *, last: bool) -> None:
         """Its newest tokens."""
-        self.num_tokens += len(output.token_ids)
+        self.num_tokens += len(output.tokens)
         self.ending = output.ending
         if last and not self.landed.done():
             self.landed.set_result(None)

@@ -27,7 +27,7 @@ from router.scheduling.values import Ending, Output, Request
 from router.scheduling.waiting import WaitingQueue
 from twinpool.errors import InternalError, TwinpoolError, WorkerLost
 from twinpool.session import messages as m
-from twinpool.types import FinishReason, Pool, ServedBy
+from twinpool.types import FinishReason, Pool, ServedBy, Token
 
 Holders = Collection[Pool]
 """Which of an attempt's two workers have still something of it, that they are to be told to drop."""
@@ -131,7 +131,7 @@ class Attempts:
     def take_first_token(self, choice: Choice, first: m.FirstToken, now: float) -> None:
         """The attempt's first token: on to the client, and the row into the decode batch."""
         choice.num_resumes += bool(choice.log)
-        choice.log.append(first.token)
+        choice.log.append(first.token.id)
         if first.finish_reason is not None:
             # The prefill worker knows that this was its last.
             self.finish(choice, (first.token,), first.finish_reason, now, held_by=(Pool.DECODE,))
@@ -147,7 +147,7 @@ class Attempts:
         """A decode step's token: on to the client."""
         if choice.phase is Phase.HANDING_OFF:
             choice.enter(Phase.DECODING, now)
-        choice.log.append(row.token)
+        choice.log.append(row.token.id)
         if row.finish_reason is None:
             self._emit(choice, (row.token,))
         else:
@@ -281,7 +281,7 @@ class Attempts:
     def finish(
         self,
         choice: Choice,
-        tokens: tuple[int, ...],
+        tokens: tuple[Token, ...],
         reason: FinishReason,
         now: float,
         *,
@@ -354,7 +354,7 @@ class Attempts:
         if Pool.DECODE in held_by and choice.decode_id is not None:
             self._outbox.send(choice.decode_id, m.Drop(choice.attempt))
 
-    def _emit(self, choice: Choice, tokens: tuple[int, ...]) -> None:
+    def _emit(self, choice: Choice, tokens: tuple[Token, ...]) -> None:
         self._outbox.put(Emit(choice.request_id, Output(choice.index, tokens)))
 
 

@@ -61,7 +61,8 @@ class RequestState:
 class Choice:
     """One answer of the request `of`. index: which.
 
-    log: every token accepted. blocked_since: when no worker had room for it first, while queued.
+    log: the ids of all tokens accepted, which is all that another attempt goes on with.
+    blocked_since: when no worker had room for it first, while queued.
     num_resumes: attempts that went on with tokens of earlier ones.
     row_failed_on: by attempt, the id of the worker whose engine failed on its row alone.
     attempt: the current try, empty while queued. prefill_id and decode_id: worker ids of the current try.

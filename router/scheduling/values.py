@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twinpool.sampling.params import SamplingParams
-from twinpool.types import FinishReason, ServedBy, Timing
+from twinpool.types import FinishReason, ServedBy, Timing, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +45,5 @@ class Output:
     """New tokens of one choice, all that came since the last Output; ending is set in the last only."""
 
     choice_index: int
-    token_ids: tuple[int, ...]
+    tokens: tuple[Token, ...]
     ending: Ending | None = None

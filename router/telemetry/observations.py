@@ -86,11 +86,11 @@ class Observations:
         seen, output = self._seen.get(emit.request_id), emit.output
         if seen is None:
             return
-        if output.token_ids and seen.num_tokens == 0:
-            self._metrics.first_token(now - seen.arrived_at, len(output.token_ids))
-        elif output.token_ids:
-            self._metrics.token_gap(now - seen.newest_at, len(output.token_ids))
-        seen.num_tokens += len(output.token_ids)
+        if output.tokens and seen.num_tokens == 0:
+            self._metrics.first_token(now - seen.arrived_at, len(output.tokens))
+        elif output.tokens:
+            self._metrics.token_gap(now - seen.newest_at, len(output.tokens))
+        seen.num_tokens += len(output.tokens)
         seen.newest_at = now
         if output.ending is not None:
             seen.num_answer_tokens += output.ending.num_tokens

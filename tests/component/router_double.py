@@ -78,7 +78,7 @@ class DrivenSession:
     async def tokens(self, attempt: str, at_least: int) -> tuple[int, ...]:
         """The tokens of one row, once there are so many."""
         await self._wait(lambda: len(self.row_tokens(attempt)) >= at_least)
-        return tuple(each.token for each in self.row_tokens(attempt))
+        return tuple(each.token.id for each in self.row_tokens(attempt))
 
     def row_tokens(self, attempt: str) -> list[RowToken]:
         return [
@@ -188,8 +188,8 @@ class RouterDouble:
         assert isinstance(await self.reserve(attempt, len(prompt_ids) + max_tokens), Granted)
         self.read(attempt, prompt_ids, row, output_ids)
         first = await self.prefill.event(FirstToken, attempt)
-        self.admit(attempt, prompt_ids, row, (*output_ids, first.token))
-        return attempt, first.token
+        self.admit(attempt, prompt_ids, row, (*output_ids, first.token.id))
+        return attempt, first.token.id
 
     async def answer(
         self, prompt_ids: tuple[int, ...], max_tokens: int, output_ids: tuple[int, ...] = ()

@@ -32,6 +32,7 @@ from twinpool.session.messages import (
     RowToken,
     StepDone,
 )
+from twinpool.types import Token
 from twinpool.worker.courier import Courier
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.loop import Loop, Stop
@@ -77,14 +78,14 @@ class Bench:
         if isinstance(event, RowsPaused) or len(self.events) > MOST_TURNS:
             self.inbox.post(Stop())
 
-    def decode(self, rows: Sequence[DecodeRow]) -> list[int]:
+    def decode(self, rows: Sequence[DecodeRow]) -> list[Token]:
         """Engine: every row must have a block for the token that goes into the cache."""
         if any(row.position in self.fails_at for row in rows):
             raise RuntimeError("as told")
         for row in rows:
             assert row.position < len(row.block_table) * LAYOUT.block_size
         self.stepped.append([row.position for row in rows])
-        return [row.position + 1 for row in rows]
+        return [Token(row.position + 1) for row in rows]
 
     def write(self, attempt: str, num_prompt: int) -> None:
         """The cache of a prompt comes in."""
@@ -121,7 +122,7 @@ def test_a_row_takes_a_block_when_its_newest_token_needs_one_and_not_before() ->
     bench.react = react  # type: ignore[method-assign]
     bench.loop.run()
     assert used == [2, 2, 3, 3, 4]
-    assert [token.token for token in bench.tokens("a")] == [3, 4, 5, 6, 7]
+    assert [row.token.id for row in bench.tokens("a")] == [3, 4, 5, 6, 7]
     assert bench.paused() == []
 
 
@@ -145,7 +146,7 @@ def test_a_row_without_a_block_pauses_while_the_others_go_on_and_resumes_where_i
     assert bench.paused()[0].load.blocks_free == 0
     assert [token.position for token in bench.tokens("a")] == [1, 2]
     assert [token.position for token in bench.tokens("b")] == [1, 2, 3]
-    assert [token.token for token in bench.tokens("b")] == [4, 5, 6]
+    assert [row.token.id for row in bench.tokens("b")] == [4, 5, 6]
 
 
 def test_if_all_rows_pause_nothing_is_stepped_and_it_is_said() -> None:
@@ -223,8 +224,8 @@ def test_a_row_that_makes_the_engine_fail_costs_its_neighbours_no_token() -> Non
     bench.react = react  # type: ignore[method-assign]
     bench.loop.run()
     assert bench.stepped[:4] == [[2, 7, 3], [3], [4], [4, 5]]
-    assert [token.token for token in bench.tokens("a")] == [3, 4, 5, 6, 7]
-    assert [token.token for token in bench.tokens("b")] == [4, 5, 6, 7, 8]
+    assert [row.token.id for row in bench.tokens("a")] == [3, 4, 5, 6, 7]
+    assert [row.token.id for row in bench.tokens("b")] == [4, 5, 6, 7, 8]
     (released,) = [event for event in bench.events if isinstance(event, Released)]
     assert (released.attempt, released.reason) == ("poison", ReleaseReason.FAILED_ALONE)
     assert bench.pulse.turns > len(bench.stepped)  # rows that are stepped alone are signs of life, too

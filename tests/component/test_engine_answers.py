@@ -27,10 +27,10 @@ def answer(model: PreparedModel, dtype: str, question: str) -> str:
     table, position = range(NUM_BLOCKS), len(prompt)
     (token,) = engine.prefill([PrefillChunk(prompt, 0, table, SamplingRow(GREEDY, 0, position))])
     assert token is not None
-    tokens = [token]
+    tokens = [token.id]
     while tokens[-1] not in model.eos_token_ids and len(tokens) < MOST_TOKENS:
         row = DecodeRow(tokens[-1], position, table, SamplingRow(GREEDY, 0, position + 1))
-        tokens += engine.decode([row])
+        tokens += [drawn.id for drawn in engine.decode([row])]
         position += 1
     return tokenizer.decode(tokens)
 

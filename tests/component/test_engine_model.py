@@ -24,6 +24,7 @@ from tests.component.model_oracle import (
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.batch import PrefillChunk, SamplingRow
 from twinpool.sampling.params import SamplingParams
+from twinpool.types import Token
 
 Model = tuple[PreTrainedModel, PreparedModel]
 
@@ -158,4 +159,4 @@ def test_bfloat16_tells_logits_apart_that_it_would_round_to_the_same(tmp_path: P
     (logits,) = Sequences(engine).step([(ids, 0, scattered(3))])
     assert logits[-1].bfloat16()[0] == logits[-1].bfloat16()[best]
     sample = SamplingRow(SamplingParams(max_tokens=1, temperature=0.0), 0, 12)
-    assert engine.prefill([PrefillChunk(ids, 0, scattered(3), sample)]) == [best]
+    assert engine.prefill([PrefillChunk(ids, 0, scattered(3), sample)]) == [Token(best)]

@@ -7,6 +7,7 @@ import numpy as np
 from twinpool.engine.batch import SamplingRow
 from twinpool.engine.sampler import sample
 from twinpool.sampling.params import SamplingParams
+from twinpool.types import Token
 
 VOCAB_SIZE = 500
 
@@ -34,7 +35,7 @@ def test_greedy_takes_the_lowest_of_equal_ids() -> None:
     logits = np.zeros((2, VOCAB_SIZE), dtype=np.float32)
     logits[0, [490, 17, 300]] = 4.0
     logits[1, [499, 498]] = 4.0
-    assert sample(logits, [row(0, temperature=0.0)] * 2) == [17, 498]
+    assert sample(logits, [row(0, temperature=0.0)] * 2) == [Token(17), Token(498)]
 
 
 def test_positions_and_choices_draw_apart() -> None:

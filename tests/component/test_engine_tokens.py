@@ -58,7 +58,7 @@ def prefill(engine: Engine, case: ReferenceCase, table: Sequence[int], chunk: in
         sample = greedy(end) if end == len(ids) else None
         (token,) = engine.prefill([PrefillChunk(ids[start:end], start, table, sample)])
     assert token is not None
-    return token
+    return token.id
 
 
 def decode(
@@ -71,7 +71,7 @@ def decode(
             position = len(case.prompt_ids) + len(output) - 1
             rows.append(DecodeRow(output[-1], position, table, greedy(position + 1)))
         for output, token in zip(outputs, engine.decode(rows), strict=True):
-            output.append(token)
+            output.append(token.id)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -90,7 +90,7 @@ def test_prompts_together(engine: Engine) -> None:
         PrefillChunk(case.prompt_ids, 0, table, greedy(len(case.prompt_ids)))
         for case, table in zip(cases, places, strict=True)
     ]
-    outputs = [[token] for token in engine.prefill(chunks) if token is not None]
+    outputs = [[token.id] for token in engine.prefill(chunks) if token is not None]
     decode(engine, cases, outputs, places)
     assert outputs == [list(case.output_ids[:NUM_TOKENS]) for case in cases]
 

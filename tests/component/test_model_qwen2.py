@@ -34,10 +34,10 @@ def our_tokens(model: PreparedModel) -> list[int]:
     engine.prefill([PrefillChunk(PROMPT[:18], 0, table)])
     (token,) = engine.prefill([PrefillChunk(PROMPT[18:], 18, table, SamplingRow(GREEDY, 0, len(PROMPT)))])
     assert token is not None
-    tokens = [token]
+    tokens = [token.id]
     for position in range(len(PROMPT), len(PROMPT) + NUM_TOKENS - 1):
         row = DecodeRow(tokens[-1], position, table, SamplingRow(GREEDY, 0, position + 1))
-        tokens += engine.decode([row])
+        tokens += [drawn.id for drawn in engine.decode([row])]
     return tokens
 
 

@@ -26,6 +26,7 @@ from twinpool.session.messages import (
     Written,
 )
 from twinpool.transfer.words import Accepted, Ended, Ending
+from twinpool.types import Token
 from twinpool.worker.courier import Courier
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.loop import Loop, Stop
@@ -115,13 +116,13 @@ class Bench:
         if not self._num_running:
             self.inbox.post(Stop())
 
-    def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
+    def prefill(self, chunks: Sequence[PrefillChunk]) -> list[Token | None]:
         """Engine."""
         if any(self.poison in chunk.token_ids for chunk in chunks):
             raise RuntimeError("as told")
         self.now += TOKEN_S * sum(len(chunk.token_ids) for chunk in chunks)
         self.custody.expire()
-        return [chunk.token_ids[0] if chunk.sample else None for chunk in chunks]
+        return [Token(chunk.token_ids[0]) if chunk.sample else None for chunk in chunks]
 
     def read(self, *places: int) -> None:
         """Have prompts read, each with its place for an attempt and for all its ids."""
@@ -163,4 +164,4 @@ def test_a_prompt_that_makes_the_engine_fail_costs_its_neighbours_nothing(bench:
     failed = {"2": PrefillOutcome.FAILED_ALONE}
     assert bench.outcomes() == {"1": PrefillOutcome.DONE, "3": PrefillOutcome.DONE} | failed
     assert bench.attempts(Written) == ["1", "3"]
-    assert [event.token for event in bench.events if isinstance(event, FirstToken)] == [1, 3]
+    assert [event.token.id for event in bench.events if isinstance(event, FirstToken)] == [1, 3]

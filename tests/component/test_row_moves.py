@@ -69,7 +69,7 @@ async def reserve(router: RouterDouble, target: Target, num_tokens: int) -> str:
 
 
 def log_of(router: RouterDouble, attempt: str, first: int) -> tuple[int, ...]:
-    return (first, *(token.token for token in router.decode.row_tokens(attempt)))
+    return (first, *(row.token.id for row in router.decode.row_tokens(attempt)))
 
 
 @pytest.mark.parametrize("name", ["1 tokens", "16 tokens", "31 tokens", "257 tokens", "600 tokens"])

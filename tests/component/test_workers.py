@@ -72,7 +72,7 @@ async def test_only_token_needs_no_decode_worker(router: RouterDouble) -> None:
     attempt = router.new_attempt()
     router.read(attempt, SHORT.prompt_ids, greedy(1), hand_off=False)
     first = await router.prefill.event(FirstToken, attempt)
-    assert (first.token, first.finish_reason) == (SHORT.output_ids[0], FinishReason.LENGTH)
+    assert (first.token.id, first.finish_reason) == (SHORT.output_ids[0], FinishReason.LENGTH)
     assert (await router.prefill.event(PrefillEnded, attempt)).outcome is PrefillOutcome.DONE
 
 
@@ -314,10 +314,10 @@ async def test_decode_step_that_fails_takes_only_its_rows(router: RouterDouble) 
     # The poison is for the decode worker alone.
     router.read(poisoned, SHORT.prompt_ids, params)
     await router.prefill.event(FirstToken, poisoned)
-    router.admit(poisoned, SHORT.prompt_ids, ill, (first.token,))
+    router.admit(poisoned, SHORT.prompt_ids, ill, (first.token.id,))
     released = await router.decode.event(Released, poisoned)
     assert (released.reason, released.detail) == (ReleaseReason.FAILED_ALONE, "RuntimeError")
-    router.admit(healthy, SHORT.prompt_ids, params, (first.token,))
+    router.admit(healthy, SHORT.prompt_ids, params, (first.token.id,))
     assert await router.decode.tokens(healthy, 3) == SHORT.output_ids[1:4]
     router.decode.send(Drop(healthy))
     await router.decode.event(Released, healthy)
@@ -333,7 +333,7 @@ async def test_prefill_step_that_fails_takes_only_its_prompts(router: RouterDoub
     router.read(waiting, long.prompt_ids, greedy(4))
     ended = await router.prefill.event(PrefillEnded, poisoned)
     assert (ended.outcome, ended.detail) == (PrefillOutcome.FAILED_ALONE, "RuntimeError")
-    assert (await router.prefill.event(FirstToken, waiting)).token == long.output_ids[0]
+    assert (await router.prefill.event(FirstToken, waiting)).token.id == long.output_ids[0]
     router.decode.send(Drop(waiting))
     await router.decode.event(Released, waiting)
 

@@ -207,7 +207,7 @@ class Kept:
         if isinstance(sink, AnswerText):
             self._stream = sink._stream
         waiting = self._stream._waiting.get(0) if self._stream is not None else None
-        return len(waiting.token_ids) if waiting is not None else 0
+        return len(waiting.tokens) if waiting is not None else 0
 
 
 def begin_reading_slowly(channel: grpc.Channel, system: RunningSystem, max_tokens: int) -> Any:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from tests.property.simulated_pairs import Content, Memory
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
+from twinpool.types import Token
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.loop import Loop, Stop
 from twinpool.worker.pulse import Pulse
@@ -64,16 +65,19 @@ class InventedEngine:
         self._memory = memory
         self._model = model
 
-    def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
+    def prefill(self, chunks: Sequence[PrefillChunk]) -> list[Token | None]:
         self._fail_if_told(len(chunks))
         tokens = [self._draw(self._prompt_of(chunk), chunk.sample) for chunk in chunks]
         for chunk in chunks:
             self._read_chunk(chunk)
         return tokens
 
-    def decode(self, rows: Sequence[DecodeRow]) -> list[int]:
+    def decode(self, rows: Sequence[DecodeRow]) -> list[Token]:
         self._fail_if_told(len(rows))
-        tokens = [self._model(self._memory[row.block_table[0]].prompt, row.sample.position) for row in rows]
+        prompts = [self._memory[row.block_table[0]].prompt for row in rows]
+        tokens = [
+            Token(self._model(prompt, row.sample.position)) for prompt, row in zip(prompts, rows, strict=True)
+        ]
         for row in rows:
             self._step_row(row)
         return tokens
@@ -87,8 +91,8 @@ class InventedEngine:
     def _prompt_of(self, chunk: PrefillChunk) -> int:
         return self._memory[chunk.block_table[0]].prompt if chunk.start else chunk.token_ids[0]
 
-    def _draw(self, prompt: int, sample: SamplingRow | None) -> int | None:
-        return None if sample is None else self._model(prompt, sample.position)
+    def _draw(self, prompt: int, sample: SamplingRow | None) -> Token | None:
+        return None if sample is None else Token(self._model(prompt, sample.position))
 
     def _read_chunk(self, chunk: PrefillChunk) -> None:
         prompt = self._prompt_of(chunk)

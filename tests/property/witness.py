@@ -73,13 +73,13 @@ class Watched:
         assert not self.ended, "nothing follows the terminal event"
         assert not self.left, "nothing follows a cancel"
         whole = self.answer.tokens(self.request.params)
-        if output.token_ids:
+        if output.tokens:
             self.num_resumes += bool(self.log) and not self.goes_on
             self.goes_on = True
-        self.log += output.token_ids
+        self.log += [token.id for token in output.tokens]
         assert self.log == whole[: len(self.log)]
         if output.ending is None:
-            assert output.token_ids
+            assert output.tokens
             assert len(self.log) < len(whole)
             return
         self.ended = True
@@ -91,7 +91,7 @@ class Watched:
         reason = output.ending.finish_reason
         if reason is FinishReason.ABORT:
             assert self.aborted
-            assert not output.token_ids
+            assert not output.tokens
             return
         assert self.log == whole
         assert reason is (FinishReason.STOP if self._stops(whole) else FinishReason.LENGTH)

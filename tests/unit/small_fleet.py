@@ -22,7 +22,7 @@ from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from router.scheduling.values import Output, Request
 from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
-from twinpool.types import FinishReason, HandoffEndpoint, Pool
+from twinpool.types import FinishReason, HandoffEndpoint, Pool, Token
 
 BLOCK_SIZE = 4
 LIMITS = SchedulerLimits(
@@ -136,7 +136,7 @@ class SmallFleet:
         worker_id: str = "p0",
     ) -> list[SchedulerCommand]:
         """A prompt is read: its first token."""
-        return self.says(worker_id, m.FirstToken(attempt, position, token, reason, len(PROMPT)))
+        return self.says(worker_id, m.FirstToken(attempt, position, Token(token), reason, len(PROMPT)))
 
     def prefill_ends(
         self, outcome: m.PrefillOutcome, attempt: str = "try-1", worker_id: str = "p0", detail: str = ""
@@ -178,7 +178,7 @@ class SmallFleet:
         self.reads(attempt=attempt, worker_id=prefill_id)
         self.prefill_ends(m.PrefillOutcome.DONE, attempt, prefill_id)
         self.writes(attempt, worker_id)
-        self.steps(m.RowToken(attempt, 1, 22, None), worker_id=worker_id)
+        self.steps(m.RowToken(attempt, 1, Token(22), None), worker_id=worker_id)
         assert self.phase(name) is Phase.DECODING
 
     def brings(self, phase: Phase, *, max_tokens: int = 4, timeout_s: float | None = None) -> None:
@@ -193,7 +193,7 @@ class SmallFleet:
             self.reads(21)
         if phase is Phase.DECODING:
             self.writes()
-            self.steps(m.RowToken("try-1", 1, 22, None))
+            self.steps(m.RowToken("try-1", 1, Token(22), None))
         assert self.phase() is phase
 
     def phase(self, request_id: str = "r") -> Phase | None:

@@ -15,7 +15,7 @@ from router.scheduling.values import Ending, Output
 from tests.contract.router.fakes import ByteDetokenizer
 from tests.unit.small_fleet import PROMPT, request
 from twinpool.errors import WorkerLost
-from twinpool.types import FinishReason, ServedBy, Timing, Usage
+from twinpool.types import FinishReason, ServedBy, Timing, Token, Usage
 
 EURO = "€".encode()
 
@@ -40,11 +40,11 @@ class Answer:
         return self._detokenizer.finish()
 
     def put(self, *token_ids: int) -> None:
-        self.text.put(Output(0, token_ids), last=False)
+        self.text.put(Output(0, tuple(map(Token, token_ids))), last=False)
 
     def end(self, *token_ids: int, num_tokens: int) -> None:
         ending = Ending(FinishReason.STOP, num_tokens, Timing(), ServedBy("p0", "d0"), num_resumes=1)
-        self.text.put(Output(0, token_ids, ending), last=True)
+        self.text.put(Output(0, tuple(map(Token, token_ids)), ending), last=True)
 
     async def rest(self) -> list[Chunk]:
         async with asyncio.timeout(5):
@@ -61,7 +61,7 @@ async def test_tokens_become_text_together_once_whoever_put_them_is_done_and_bef
     answer.put(68)
     await asyncio.sleep(0)
     assert answer.pushes == [(65, 66, 67), (68,)]
-    assert await anext(answer.chunks) == Chunk(0, "ABCD", (65, 66, 67, 68))
+    assert await anext(answer.chunks) == Chunk(0, "ABCD", (Token(65), Token(66), Token(67), Token(68)))
 
 
 @pytest.mark.parametrize("turns", [(), (0,), (1,), (0, 1), (0, 1, 2)])
@@ -75,7 +75,7 @@ async def test_whenever_it_is_read_chunks_add_up_to_all_text_and_tokens(turns: t
     answer.end(EURO[0], num_tokens=4)
     read += await answer.rest()
     assert "".join(chunk.text for chunk in read) == "€\ufffd"
-    assert [id_ for chunk in read for id_ in chunk.token_ids] == [*EURO, EURO[0]]
+    assert [token.id for chunk in read for token in chunk.tokens] == [*EURO, EURO[0]]
     assert len(read) == len(turns) + 1
 
 
@@ -95,7 +95,7 @@ async def test_an_error_comes_after_the_text_before_it() -> None:
     answer = Answer()
     answer.put(65)
     answer.text.fail(WorkerLost("gone"))
-    assert await anext(answer.chunks) == Chunk(0, "A", (65,))
+    assert await anext(answer.chunks) == Chunk(0, "A", (Token(65),))
     with pytest.raises(WorkerLost, match="gone"):
         await anext(answer.chunks)
 
@@ -108,7 +108,7 @@ async def test_a_bug_in_the_text_is_the_readers_to_hear_and_ends_the_answer() ->
     await asyncio.sleep(0)
     answer.put(66)
     await asyncio.sleep(0)
-    assert await anext(answer.chunks) == Chunk(0, "A", (65,))
+    assert await anext(answer.chunks) == Chunk(0, "A", (Token(65),))
     with pytest.raises(KeyError):
         await anext(answer.chunks)
     assert answer.pushes == [(65,), (0,)]
@@ -119,8 +119,8 @@ async def test_each_choice_has_a_text_of_its_own_and_the_last_end_is_the_answers
     text = AnswerText(request(), ByteDetokenizer, chunks, return_prompt_ids=False)
     ending = Ending(FinishReason.STOP, 2, Timing(), ServedBy("p0", "d0"))
     for byte, nth in zip("é".encode(), (0, 1), strict=True):
-        text.put(Output(1, (byte,), ending if nth else None), last=False)
-        text.put(Output(0, (65 + nth,)), last=False)
+        text.put(Output(1, (Token(byte),), ending if nth else None), last=False)
+        text.put(Output(0, (Token(65 + nth),)), last=False)
     text.put(Output(0, (), ending), last=True)
     async with asyncio.timeout(5):
         read = [(chunk.choice_index, chunk.text) async for chunk in chunks]

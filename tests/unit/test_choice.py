@@ -11,6 +11,7 @@ from twinpool.kv.reservations import RowReady
 from twinpool.sampling.choice import ChoiceState
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, Prefill
+from twinpool.types import Token
 
 EOS = frozenset({0})
 PROMPT = (4, 5, 6)
@@ -33,7 +34,7 @@ def test_end_of_sequence_comes_before_length(
     """num_outputs counts the token itself."""
     params = SamplingParams(2, ignore_eos=ignore_eos)
     choice = ChoiceState(params, 0, PROMPT, [9] * (num_outputs - 1), EOS)
-    assert choice.append(token) == reason
+    assert choice.append(Token(token)) == reason
     assert choice.output_ids == [9] * (num_outputs - 1) + [token]
 
 
@@ -41,7 +42,7 @@ def test_the_next_token_is_drawn_by_its_index_in_prompt_and_log() -> None:
     params = SamplingParams(9, seed=3)
     choice = ChoiceState(params, 1, PROMPT, [7], EOS)
     assert choice.next() == SamplingRow(params, 1, position=4)
-    choice.append(8)
+    choice.append(Token(8))
     assert choice.next() == SamplingRow(params, 1, position=5)
 
 
@@ -50,9 +51,9 @@ def test_what_goes_on_elsewhere_or_resumes_draws_as_it_would_have_here() -> None
     undisturbed = ChoiceState(params, 1, PROMPT, [], EOS)
     log = (7, 8)
     for token in log:
-        undisturbed.append(token)
+        undisturbed.append(Token(token))
     resumed = Prompt.of(Prefill("a", 1, PROMPT, log, params, None, 1), EOS, 0.0)
     moved = Row.of(RowReady(Admit("b", 1, PROMPT, log, params), (0, 1)), EOS)
     assert resumed.choice == moved.choice == undisturbed
-    assert moved.append(2).token == 2
+    assert moved.append(Token(2)).token == Token(2)
     assert moved.choice != undisturbed

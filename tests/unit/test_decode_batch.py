@@ -6,7 +6,7 @@ from decode_worker.batch import Batch, Row
 from twinpool.kv.reservations import RowReady
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, RowToken
-from twinpool.types import FinishReason
+from twinpool.types import FinishReason, Token
 
 EOS = frozenset({0})
 
@@ -32,22 +32,22 @@ def test_a_step_feeds_the_newest_token_and_draws_the_one_behind_it() -> None:
 
 def test_a_token_is_reported_at_its_place_in_the_log_and_fed_next() -> None:
     running = row()
-    assert running.append(12) == RowToken("a", 2, 12, None)
-    assert running.append(13) == RowToken("a", 3, 13, None)
+    assert running.append(Token(12)) == RowToken("a", 2, Token(12), None)
+    assert running.append(Token(13)) == RowToken("a", 3, Token(13), None)
     step = running.next_step()
     assert (step.token_id, step.position, step.sample.position) == (13, 7, 8)
 
 
 def test_a_row_ends_with_its_last_token() -> None:
     running = row(max_tokens=3)
-    assert running.append(12) == RowToken("a", 2, 12, FinishReason.LENGTH)
+    assert running.append(Token(12)) == RowToken("a", 2, Token(12), FinishReason.LENGTH)
     assert running.finished
 
 
 def test_a_row_ends_at_end_of_sequence_unless_told_to_ignore_it() -> None:
     stopped, going_on = row(), row(ignore_eos=True)
-    assert stopped.append(0).finish_reason is FinishReason.STOP
-    assert going_on.append(0).finish_reason is None
+    assert stopped.append(Token(0)).finish_reason is FinishReason.STOP
+    assert going_on.append(Token(0)).finish_reason is None
     assert (stopped.finished, going_on.finished) == (True, False)
 
 
@@ -61,7 +61,7 @@ def test_the_oldest_rows_are_stepped_first_up_to_the_limit() -> None:
 def test_a_finished_row_keeps_its_place_unstepped_until_it_leaves() -> None:
     batch = batch_of("a", "b")
     for running, token in zip(batch.active(most=9), [0, 12], strict=True):
-        running.append(token)
+        running.append(Token(token))
     assert [each.attempt for each in batch.active(most=9)] == ["b"]
     assert batch.attempts() == ["a", "b"]
     assert batch.leave("a")

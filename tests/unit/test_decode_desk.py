@@ -32,7 +32,7 @@ from twinpool.session.messages import (
     RowToken,
 )
 from twinpool.transfer.words import Accepted, Begin, Ended, Ending, GiveUp, PairLost
-from twinpool.types import FinishReason
+from twinpool.types import FinishReason, Token
 from twinpool.worker.turn import Copied, Copy, CopyFailed, CopyStopped, Stepped, Turn
 
 BLOCK_SIZE = 2
@@ -69,7 +69,7 @@ class Table:
             else:
                 self.desk.hear(Grown(errand.attempt, self.free.pop(0) if self.free else None), 0.0)
         if turn.step:
-            self.desk.apply(Stepped(turn.step, [7] * len(turn.step), 0.1))
+            self.desk.apply(Stepped(turn.step, [Token(7)] * len(turn.step), 0.1))
         return turn
 
     def step(self) -> list[str]:
@@ -152,11 +152,11 @@ def test_tokens_are_told_by_step_and_a_row_whose_step_failed_leaves(
     table = Table()
     table.hear(row("a"), row("b", max_tokens=2))
     step = table.plan().step
-    table.desk.apply(Stepped(step, [Failed(RuntimeError(), alone), 7], 0.1))
+    table.desk.apply(Stepped(step, [Failed(RuntimeError(), alone), Token(7)], 0.1))
     assert table.step() == []  # b has its last token, and waits to be evicted
     left, drawn = table.words
     assert left == RowLeft("a", reason, "RuntimeError")
-    assert drawn == TokensDrawn(1, (RowToken("b", 1, 7, FinishReason.LENGTH),), 0.1)
+    assert drawn == TokensDrawn(1, (RowToken("b", 1, Token(7), FinishReason.LENGTH),), 0.1)
     table.said()
     table.hear(Drop("b"))
     table.plan()

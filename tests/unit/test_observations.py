@@ -20,6 +20,7 @@ from twinpool.errors import DeadlineExceeded, PoolUnavailable
 from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
+from twinpool.types import Token
 
 LOAD = m.LoadReport()
 WORDS: list[tuple[m.Event, str, dict[str, str]]] = [
@@ -192,7 +193,7 @@ def test_a_rows_move_is_no_hand_off_whichever_of_its_workers_speaks_first(first:
     bench.hands_off(request(max_tokens=9))
     bench.says("d0", m.Written("try-1", 4096, 0.05))
     bench.says("p0", m.PrefillEnded("try-1", PrefillOutcome.DONE, "", LOAD))
-    bench.says("d0", m.StepDone(1, (m.RowToken("try-1", 1, 22, None),), 0.5, bench.fleet.loads["d0"]))
+    bench.says("d0", m.StepDone(1, (m.RowToken("try-1", 1, Token(22), None),), 0.5, bench.fleet.loads["d0"]))
     starts_to_move(bench.fleet)
     bench.carries_out(bench.fleet.grants("try-2", "d1"))
     words: list[tuple[str, m.Event]] = [
@@ -251,7 +252,7 @@ def test_a_deadline_that_passes_is_counted_for_the_phase_it_passed_in(phase: Pha
 def test_a_first_token_is_counted_from_the_arrival_of_its_call() -> None:
     bench = Bench()
     bench.observations.arrived(request(waited_s=0.5), 10.0)
-    bench.observations.emitted(Emit("r", Output(0, (7,))), 12.0)
+    bench.observations.emitted(Emit("r", Output(0, (Token(7),))), 12.0)
     assert bench.value("time_to_first_token_seconds_sum") == 2.5
 
 
@@ -268,7 +269,7 @@ def test_only_users_deadlines_are_counted_and_no_other_failure() -> None:
 def test_steps_of_both_pools_are_measured() -> None:
     bench = Bench()
     bench.says("p0", m.PrefillStep(2, 96, 0.25))
-    bench.says("d0", m.StepDone(1, (m.RowToken("try-1", 1, 22, None),), 0.5, LOAD))
+    bench.says("d0", m.StepDone(1, (m.RowToken("try-1", 1, Token(22), None),), 0.5, LOAD))
     for pool, seconds, batch, tokens in (("prefill", 0.25, 2, 96), ("decode", 0.5, 1, 1)):
         assert bench.value("step_duration_seconds_sum", pool=pool) == seconds
         assert bench.value("batch_size_sum", pool=pool) == batch

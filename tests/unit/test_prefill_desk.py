@@ -11,6 +11,7 @@ from twinpool.kv.pool import BlockPool, Owner
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import CancelPrefill, FirstToken, Prefill, PrefillEnded, PrefillOutcome
 from twinpool.transfer.words import Accepted, Begin, Ended, Ending, GiveUp, PairLost, Renew
+from twinpool.types import Token
 from twinpool.worker.pulse import Pulse
 from twinpool.worker.turn import Copied, Copy, CopyFailed, CopyStopped, Stepped, Turn
 
@@ -42,7 +43,7 @@ class Table:
         """Compute one step; whose chunks were in it."""
         turn = self.plan()
         assert not turn.errands
-        results = [7 if chunk.sample else None for chunk in turn.step.values()]
+        results = [Token(7) if chunk.sample else None for chunk in turn.step.values()]
         self.desk.apply(Stepped(turn.step, results, 0.1))
         return list(turn.step)
 
@@ -218,8 +219,8 @@ def test_a_copy_or_a_step_that_fails_costs_its_own_prompt_alone() -> None:
     assert table.outcomes() == {"1": PrefillOutcome.FAILED, "2": PrefillOutcome.DONE}
     table.hear(prompt(3, decode=None), prompt(4, decode=None))
     step = table.plan().step
-    failed: list[int | Failed | None] = [Failed(RuntimeError(), alone=True)]
-    table.desk.apply(Stepped(step, failed + [7] * (len(step) - 1), 0.1))
+    failed: list[Token | Failed | None] = [Failed(RuntimeError(), alone=True)]
+    table.desk.apply(Stepped(step, failed + [Token(7)] * (len(step) - 1), 0.1))
     assert table.outcomes() == {"3": PrefillOutcome.FAILED_ALONE}
 
 

@@ -15,7 +15,7 @@ from twinpool.errors import PoolUnavailable, WorkerLost
 from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
-from twinpool.types import FinishReason, ServedBy, Timing
+from twinpool.types import FinishReason, ServedBy, Timing, Token
 
 PARAMS = SamplingParams(4, seed=5)
 LIVE = [phase for phase in Phase if phase is not Phase.ENDED]
@@ -29,17 +29,17 @@ def test_a_request_lives_from_arrival_to_eviction() -> None:
     assert fleet.arrives(request()) == [Send("d0", m.Reserve("try-1", 6, "p0-1", 30.0))]
     assert fleet.grants() == [Send("p0", m.Prefill("try-1", 0, PROMPT, (), PARAMS, "d0-1", 1))]
     assert fleet.reads(21) == [
-        Emit("r", Output(0, (21,))),
+        Emit("r", Output(0, (Token(21),))),
         Send("d0", m.Admit("try-1", 0, PROMPT, (21,), PARAMS)),
     ]
     assert fleet.prefill_ends(PrefillOutcome.DONE) == []
     assert fleet.writes() == [HandoffEnded("r", HandoffOutcome.WRITTEN, "shm", 4096, 0.1)]
-    assert fleet.steps(m.RowToken("try-1", 1, 22, None)) == [Emit("r", Output(0, (22,)))]
-    assert fleet.steps(m.RowToken("try-1", 2, 23, None)) == [Emit("r", Output(0, (23,)))]
-    drop, last = fleet.steps(m.RowToken("try-1", 3, 24, FinishReason.LENGTH))
+    assert fleet.steps(m.RowToken("try-1", 1, Token(22), None)) == [Emit("r", Output(0, (Token(22),)))]
+    assert fleet.steps(m.RowToken("try-1", 2, Token(23), None)) == [Emit("r", Output(0, (Token(23),)))]
+    drop, last = fleet.steps(m.RowToken("try-1", 3, Token(24), FinishReason.LENGTH))
     assert drop == Send("d0", m.Drop("try-1"))
     ending = Ending(FinishReason.LENGTH, 4, Timing(), ServedBy("p0", "d0"))
-    assert last == Emit("r", Output(0, (24,), ending), last=True)
+    assert last == Emit("r", Output(0, (Token(24),), ending), last=True)
     assert fleet.releases(ReleaseReason.EVICTED) == []
     assert fleet.forgot_everything()
     assert fleet.num_charged == 0
@@ -51,9 +51,11 @@ def test_one_step_carries_the_tokens_of_many_requests() -> None:
         fleet.arrives(request(name))
         fleet.grants(f"try-{number}")
         fleet.reads(20 + number, attempt=f"try-{number}")
-    commands = fleet.steps(m.RowToken("try-1", 1, 31, None), m.RowToken("try-2", 1, 32, FinishReason.STOP))
-    assert emitted(commands, "a") == [Output(0, (31,))]
-    assert [output.token_ids for output in emitted(commands, "b")] == [(32,)]
+    commands = fleet.steps(
+        m.RowToken("try-1", 1, Token(31), None), m.RowToken("try-2", 1, Token(32), FinishReason.STOP)
+    )
+    assert emitted(commands, "a") == [Output(0, (Token(31),))]
+    assert [output.tokens for output in emitted(commands, "b")] == [(Token(32),)]
     assert fleet.phase("a") is Phase.DECODING
     assert fleet.phase("b") is None
 
@@ -64,7 +66,7 @@ def test_a_single_token_needs_no_reservation_and_no_decode_worker() -> None:
     assert fleet.arrives(request(max_tokens=1)) == [Send("p0", prefill)]
     (last,) = fleet.reads(21, FinishReason.LENGTH)
     ending = Ending(FinishReason.LENGTH, 1, Timing(), ServedBy("p0", None))
-    assert last == Emit("r", Output(0, (21,), ending), last=True)
+    assert last == Emit("r", Output(0, (Token(21),), ending), last=True)
     fleet.prefill_ends(PrefillOutcome.DONE)
     assert fleet.forgot_everything()
     assert fleet.num_charged == 0
@@ -77,7 +79,7 @@ def test_end_of_sequence_as_first_token_revokes_instead_of_admitting() -> None:
     assert over == OVER
     assert drop == Send("d0", m.Drop("try-1"))
     ending = Ending(FinishReason.STOP, 1, Timing(), ServedBy("p0", None))
-    assert last == Emit("r", Output(0, (0,), ending), last=True)
+    assert last == Emit("r", Output(0, (Token(0),), ending), last=True)
     assert fleet.forgot_everything()
 
 
@@ -100,9 +102,9 @@ def test_the_phases_sum_to_the_whole_duration() -> None:
     fleet.now += 4  # prefilling
     fleet.reads(21)
     fleet.now += 8  # handing off
-    fleet.steps(m.RowToken("try-1", 1, 22, None))
+    fleet.steps(m.RowToken("try-1", 1, Token(22), None))
     fleet.now += 16  # decoding
-    commands = fleet.steps(m.RowToken("try-1", 2, 23, FinishReason.LENGTH))
+    commands = fleet.steps(m.RowToken("try-1", 2, Token(23), FinishReason.LENGTH))
     last = emitted(commands)[0].ending
     assert last is not None
     assert last.timing == Timing(queue_s=3.5, prefill_s=4, handoff_wait_s=8, decode_s=16)
@@ -144,7 +146,7 @@ def test_a_first_token_out_of_turn_is_dropped(phase: Phase) -> None:
 def test_a_row_token_out_of_turn_is_dropped(phase: Phase) -> None:
     fleet = SmallFleet()
     fleet.brings(phase)
-    assert fleet.steps(m.RowToken("try-1", 0, 99, None)) == []
+    assert fleet.steps(m.RowToken("try-1", 0, Token(99), None)) == []
     assert fleet.phase() is phase
 
 
@@ -152,8 +154,8 @@ def test_a_row_token_out_of_turn_is_dropped(phase: Phase) -> None:
 def test_a_row_token_at_another_place_than_the_end_of_the_log_is_dropped(position: int) -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.DECODING)
-    assert fleet.steps(m.RowToken("try-1", position, 99, FinishReason.STOP)) == []
-    assert emitted(fleet.steps(m.RowToken("try-1", 2, 23, None))) == [Output(0, (23,))]
+    assert fleet.steps(m.RowToken("try-1", position, Token(99), FinishReason.STOP)) == []
+    assert emitted(fleet.steps(m.RowToken("try-1", 2, Token(23), None))) == [Output(0, (Token(23),))]
 
 
 def test_a_first_token_at_another_place_than_the_end_of_the_log_is_dropped() -> None:
@@ -171,7 +173,7 @@ def test_messages_of_an_attempt_that_was_given_up_are_dropped() -> None:
     assert fleet.phase() is Phase.PREFILLING
     assert fleet.grants("try-1") == []
     assert fleet.reads(99, attempt="try-1", position=1) == []
-    assert fleet.steps(m.RowToken("try-1", 1, 99, FinishReason.STOP)) == []
+    assert fleet.steps(m.RowToken("try-1", 1, Token(99), FinishReason.STOP)) == []
     assert fleet.releases(ReleaseReason.GONE) == []
     assert fleet.prefill_ends(PrefillOutcome.PAIR_LOST) == []
     assert fleet.phase() is Phase.PREFILLING
@@ -187,7 +189,7 @@ def test_a_grant_said_twice_prefills_once(phase: Phase) -> None:
 def test_messages_of_another_life_of_a_worker_are_dropped() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.PREFILLING)
-    first = m.FirstToken("try-1", 0, 21, None, 5)
+    first = m.FirstToken("try-1", 0, Token(21), None, 5)
     assert fleet.feed(WorkerSaid("p0", "p0-0", first)) == []
     assert fleet.feed(WorkerSaid("p9", "p9-1", first)) == []
     assert fleet.phase() is Phase.PREFILLING
@@ -230,7 +232,7 @@ def test_a_cancelled_request_is_taken_from_both_workers_and_not_heard_of_again(p
     assert fleet.feed(Cancelled("r")) == []
     assert fleet.grants() == []
     assert fleet.reads(21) == []
-    assert fleet.steps(m.RowToken("try-1", 2, 23, FinishReason.LENGTH)) == []
+    assert fleet.steps(m.RowToken("try-1", 2, Token(23), FinishReason.LENGTH)) == []
     assert fleet.releases(ReleaseReason.GONE) == []
     if m.CancelPrefill("try-1") in sent(TOLD[phase]):
         assert fleet.num_charged == 1  # until the prefill worker has let go of it
@@ -247,7 +249,7 @@ def test_an_aborted_request_ends_well_with_reason_abort(phase: Phase) -> None:
     *told, last = fleet.feed(Aborted("r"))
     assert told == TOLD[phase]
     assert isinstance(last, Emit)
-    assert last.output.token_ids == ()
+    assert last.output.tokens == ()
     assert last.output.ending is not None
     assert last.output.ending.finish_reason is FinishReason.ABORT
     assert last.output.ending.workers == WORKED_FOR_IT[phase]
@@ -267,7 +269,7 @@ def test_a_cut_ends_a_choice_well_with_the_tokens_before_it(phase: Phase, positi
     *told, last = fleet.feed(Cut("r", 0, position))
     assert told == TOLD[phase]
     assert isinstance(last, Emit)
-    assert last.output.token_ids == ()
+    assert last.output.tokens == ()
     assert last.output.ending is not None
     assert last.output.ending.finish_reason is FinishReason.STOP
     assert last.output.ending.num_tokens == len(kept)
@@ -327,7 +329,7 @@ def test_a_request_whose_reservation_is_gone_is_prefilled_again_with_its_log(
     ]
     assert fleet.grants("try-2") == [Send("p0", m.Prefill("try-2", 0, PROMPT, log, PARAMS, "d0-1", 1))]
     commands = fleet.reads(22, attempt="try-2", position=len(log))
-    assert emitted(commands) == [Output(0, (22,))]
+    assert emitted(commands) == [Output(0, (Token(22),))]
     assert sent(commands, "d0") == [m.Admit("try-2", 0, PROMPT, (*log, 22), PARAMS)]
 
 

@@ -15,7 +15,7 @@ from tests.unit.small_fleet import LIMITS, SmallFleet, emitted, failures, reques
 from twinpool.errors import DeadlineExceeded
 from twinpool.session import messages as m
 from twinpool.session.messages import ReleaseReason
-from twinpool.types import FinishReason
+from twinpool.types import FinishReason, Token
 
 
 @pytest.fixture(autouse=True)
@@ -31,13 +31,13 @@ def both_decode(fleet: SmallFleet, *, timeout_s: float | None = None) -> None:
         assert isinstance(prefill, m.Prefill)
         assert prefill.choice_index == index
         commands = fleet.reads(21 + index, attempt=attempt)
-        assert emitted(commands) == [Output(index, (21 + index,))]
+        assert emitted(commands) == [Output(index, (Token(21 + index),))]
         (admit,) = sent(commands)
         assert isinstance(admit, m.Admit)
         assert admit.choice_index == index
         fleet.writes(attempt)
-    commands = fleet.steps(m.RowToken("try-1", 1, 31, None), m.RowToken("try-2", 1, 32, None))
-    assert emitted(commands) == [Output(0, (31,)), Output(1, (32,))]
+    commands = fleet.steps(m.RowToken("try-1", 1, Token(31), None), m.RowToken("try-2", 1, Token(32), None))
+    assert emitted(commands) == [Output(0, (Token(31),)), Output(1, (Token(32),))]
 
 
 def phases(fleet: SmallFleet) -> dict[int, Phase]:
@@ -49,7 +49,7 @@ def test_a_request_ends_with_its_last_choice(first: int, second: int) -> None:
     fleet = SmallFleet()
     both_decode(fleet)
     for index, is_last in ((first, False), (second, True)):
-        commands = fleet.steps(m.RowToken(f"try-{index + 1}", 2, 0, FinishReason.STOP))
+        commands = fleet.steps(m.RowToken(f"try-{index + 1}", 2, Token(0), FinishReason.STOP))
         (emit,) = [each for each in commands if isinstance(each, Emit)]
         assert (emit.output.choice_index, emit.last) == (index, is_last)
         assert emit.output.ending is not None
@@ -64,7 +64,7 @@ def test_a_choice_that_is_set_back_leaves_the_other_alone_and_resumes_under_its_
     assert setbacks(commands) == [("r", Setback.ENGINE_FAILED, True)]
     assert phases(fleet) == {0: Phase.DECODING, 1: Phase.RESERVING}
     fleet.grants("try-3")
-    assert emitted(fleet.reads(42, attempt="try-3", position=2)) == [Output(1, (42,))]
+    assert emitted(fleet.reads(42, attempt="try-3", position=2)) == [Output(1, (Token(42),))]
 
 
 def test_a_choice_that_fails_for_good_fails_the_request() -> None:

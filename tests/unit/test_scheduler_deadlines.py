@@ -11,7 +11,7 @@ from tests.unit.small_fleet import LIMITS, SmallFleet, emitted, failures, reques
 from twinpool.errors import DeadlineExceeded
 from twinpool.session import messages as m
 from twinpool.session.messages import ReleaseReason
-from twinpool.types import FinishReason
+from twinpool.types import FinishReason, Token
 
 TOLD: dict[Phase, list[m.Command]] = {
     Phase.QUEUED: [],
@@ -41,7 +41,7 @@ def test_what_an_expired_request_left_is_no_news() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.DECODING, timeout_s=2.0)
     fleet.passes(2.0)
-    assert fleet.steps(m.RowToken("try-1", 2, 23, FinishReason.LENGTH)) == []
+    assert fleet.steps(m.RowToken("try-1", 2, Token(23), FinishReason.LENGTH)) == []
     assert fleet.releases(ReleaseReason.EVICTED) == []
     assert fleet.passes(2.0) == []
 

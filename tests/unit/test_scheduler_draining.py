@@ -12,6 +12,7 @@ from router.scheduling.phases import Phase, Setback
 from tests.unit.draining_fleet import GRACE_S, copying, drained, draining, drains, moves, ticks
 from tests.unit.small_fleet import LIMITS, SmallFleet, request, reserved, sent, setbacks
 from twinpool.session import messages as m
+from twinpool.types import Token
 
 # Nothing new.
 
@@ -75,7 +76,7 @@ def test_a_prefill_worker_is_empty_once_its_prompts_are_handed_off() -> None:
     fleet.reads()
     fleet.prefill_ends(m.PrefillOutcome.DONE)
     assert not drained(ticks(fleet))  # the row may not have come yet
-    fleet.steps(m.RowToken("try-1", 1, 22, None))
+    fleet.steps(m.RowToken("try-1", 1, Token(22), None))
     assert drained(ticks(fleet)) == ["p0-1"]
 
 

@@ -24,7 +24,7 @@ from tests.unit.small_fleet import (
 from twinpool.errors import WorkerLost
 from twinpool.session import messages as m
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
-from twinpool.types import FinishReason, HandoffEndpoint, Pool
+from twinpool.types import FinishReason, HandoffEndpoint, Pool, Token
 
 JOIN = m.JoinPair("d0-1", HandoffEndpoint("socket of d0-1"))
 PROBE = ProbePair("p0", "d0", "p0-1", "d0-1")
@@ -91,9 +91,9 @@ def test_the_loss_of_a_prefill_worker_after_its_first_token_leaves_it_to_the_dec
     fleet.brings(phase)
     assert fleet.goes_down("p0") == [Send("d0", m.WriterGone("p0-1"))]
     position = 1 if phase is Phase.HANDING_OFF else 2
-    commands = fleet.steps(m.RowToken("try-1", position, 23, FinishReason.STOP))
+    commands = fleet.steps(m.RowToken("try-1", position, Token(23), FinishReason.STOP))
     assert sent(commands) == [m.Drop("try-1")]
-    assert emitted(commands)[0].token_ids == (23,)
+    assert emitted(commands)[0].tokens == (Token(23),)
 
 
 def test_a_queued_request_outlives_all_workers() -> None:
@@ -347,7 +347,7 @@ def test_a_broken_pair_leaves_the_rows_it_has_handed_off_alone() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.DECODING)
     fleet.says("p0", m.PairBroken("d0-1", "reset"))
-    assert emitted(fleet.steps(m.RowToken("try-1", 2, 23, None)))
+    assert emitted(fleet.steps(m.RowToken("try-1", 2, Token(23), None)))
 
 
 # Suspicion.

@@ -19,7 +19,7 @@ from tests.unit.draining_fleet import (
 )
 from tests.unit.small_fleet import PROMPT, SmallFleet, emitted, reserved, sent, setbacks
 from twinpool.session import messages as m
-from twinpool.types import FinishReason, ServedBy
+from twinpool.types import FinishReason, ServedBy, Token
 
 # A row's way.
 
@@ -50,22 +50,22 @@ def test_rows_move_to_the_worker_with_the_fewest_rows_those_not_yet_let_in_inclu
 
 def test_a_row_is_stepped_while_it_is_copied() -> None:
     fleet = copying()
-    (output,) = emitted(fleet.steps(m.RowToken("try-1", 2, 23, None)))
-    assert output.token_ids == (23,)
+    (output,) = emitted(fleet.steps(m.RowToken("try-1", 2, Token(23), None)))
+    assert output.tokens == (Token(23),)
 
 
 def test_a_row_goes_on_at_its_new_place_where_its_copy_is_whole() -> None:
     fleet = copying()
-    fleet.steps(m.RowToken("try-1", 2, 23, None))
+    fleet.steps(m.RowToken("try-1", 2, Token(23), None))
     commands = moves(fleet, 3)
     (admit,) = sent(commands, "d1")
     assert isinstance(admit, m.Admit)
     assert (admit.attempt, admit.prompt_ids, admit.output_ids) == ("try-2", PROMPT, (21, 22, 23))
     assert sent(commands, "d0") == [m.Drop("try-1")]
     assert moves_ended(commands) == ["moved"]
-    last = m.RowToken("try-2", 3, 24, FinishReason.STOP)
+    last = m.RowToken("try-2", 3, Token(24), FinishReason.STOP)
     (output,) = emitted(fleet.steps(last, worker_id="d1"))
-    assert output.token_ids == (24,)
+    assert output.tokens == (Token(24),)
     assert output.ending is not None
     assert (output.ending.workers, output.ending.num_resumes) == (ServedBy("p0", "d1"), 0)
 
@@ -76,7 +76,7 @@ def test_a_worker_is_empty_once_its_row_is_gone_and_stepped_elsewhere() -> None:
     assert not drained(ticks(fleet))
     fleet.releases(m.ReleaseReason.EVICTED)
     assert not drained(ticks(fleet))  # the last of its cache may still be on its way
-    fleet.steps(m.RowToken("try-2", 2, 23, None), worker_id="d1")
+    fleet.steps(m.RowToken("try-2", 2, Token(23), None), worker_id="d1")
     assert drained(ticks(fleet)) == ["d0-1"]
 
 
@@ -165,7 +165,7 @@ def test_a_row_whose_worker_is_lost_is_resumed_and_its_reservation_revoked() -> 
 
 def test_a_row_that_ends_meanwhile_leaves_nothing_at_either_side() -> None:
     fleet = copying()
-    commands = fleet.steps(m.RowToken("try-1", 2, 23, FinishReason.STOP))
+    commands = fleet.steps(m.RowToken("try-1", 2, Token(23), FinishReason.STOP))
     assert sent(commands, "d1") == [m.Drop("try-2")]
     assert sent(commands, "d0") == [m.Drop("try-1")]
     assert fleet.forgot_everything()

@@ -25,7 +25,7 @@ from twinpool.errors import InternalError, WorkerLost
 from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
-from twinpool.types import FinishReason
+from twinpool.types import FinishReason, Token
 
 PLACED = [Phase.RESERVING, Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING]
 LOG = {Phase.RESERVING: (), Phase.PREFILLING: (), Phase.HANDING_OFF: (21,), Phase.DECODING: (21, 22)}
@@ -149,7 +149,7 @@ def test_requests_of_another_decode_worker_are_left_alone() -> None:
     fleet = SmallFleet(decode=2)
     fleet.decodes("a", 1)
     fleet.loads["d0"] = m.LoadReport(running=1, blocks_free=0)
-    fleet.steps(m.RowToken("try-1", 2, 23, None))
+    fleet.steps(m.RowToken("try-1", 2, Token(23), None))
     fleet.decodes("b", 2, worker_id="d1")
     assert fleet.pauses("try-1") == []
 
@@ -166,7 +166,7 @@ def test_what_made_room_goes_first_to_prefill_and_on_where_its_log_ended() -> No
     params = SamplingParams(9, seed=5)
     assert sent(fleet.grants("try-3"), "p0") == [m.Prefill("try-3", 0, PROMPT, (21, 22), params, "d0-1", 2)]
     commands = fleet.reads(23, attempt="try-3", position=2)
-    assert [output.token_ids for output in emitted(commands, "b")] == [(23,)]
+    assert [output.tokens for output in emitted(commands, "b")] == [(Token(23),)]
     assert sent(commands, "d0") == [m.Admit("try-3", 0, PROMPT, (21, 22, 23), params)]
 
 
@@ -201,7 +201,7 @@ def test_a_preempted_attempts_late_words_are_dropped() -> None:
     fleet.decodes("b", 2)
     fleet.loads["d0"] = m.LoadReport(running=2)
     fleet.pauses("try-1")
-    assert fleet.steps(m.RowToken("try-2", 2, 23, FinishReason.STOP)) == []
+    assert fleet.steps(m.RowToken("try-2", 2, Token(23), FinishReason.STOP)) == []
     assert fleet.phase("b") is Phase.QUEUED
 
 
@@ -282,7 +282,7 @@ def test_a_request_goes_on_after_every_loss_in_every_phase(
     assert (prefill.prompt_ids, prefill.output_ids) == (PROMPT, log)
     last = fleet.reads(0, FinishReason.STOP, attempt=attempt, position=len(log), worker_id=prefill_id)
     (output,) = emitted(last)
-    assert output.token_ids == (0,)
+    assert output.tokens == (Token(0),)
     assert output.ending is not None
     assert output.ending.num_resumes == bool(log)
     assert fleet.forgot_everything()
@@ -433,7 +433,7 @@ def test_every_resume_is_told_at_the_end() -> None:
         fleet.prefill_ends(PrefillOutcome.STOPPED, f"try-{number}")
         fleet.grants(f"try-{number + 1}")
         fleet.reads(30 + number, attempt=f"try-{number + 1}", position=1 + number)
-    commands = fleet.steps(m.RowToken("try-3", 4, 40, FinishReason.STOP))
+    commands = fleet.steps(m.RowToken("try-3", 4, Token(40), FinishReason.STOP))
     (output,) = emitted(commands)
     assert output.ending is not None
     assert output.ending.num_resumes == 2
@@ -487,7 +487,7 @@ def test_a_canary_fails_at_its_first_failed_attempt(loss: Loss, setback: Setback
     if phase is not Phase.PREFILLING:
         fleet.reads(21)
     if phase is Phase.DECODING:
-        fleet.steps(m.RowToken("try-1", 1, 22, None))
+        fleet.steps(m.RowToken("try-1", 1, Token(22), None))
     commands = loss(fleet)
     if setback not in COUNTED:
         assert failures(commands) == {}  # only its reservation is gone: it is tried again

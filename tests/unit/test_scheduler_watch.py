@@ -15,6 +15,7 @@ from router.scheduling.watch import OVERDUE_S, OWN_STALL_S, PATIENCE_S
 from tests.unit.draining_fleet import moves_ended, reserving
 from tests.unit.small_fleet import SmallFleet, replaced, request, reserved, sent, setbacks
 from twinpool.session import messages as m
+from twinpool.types import Token
 
 
 def test_an_engine_that_moves_is_left_alone() -> None:
@@ -179,7 +180,7 @@ def test_rows_of_all_that_stand_still_go_on_elsewhere_before_any_turn_has_come()
     fleet = SmallFleet(decode=3)
     fleet.decodes("a", 1, worker_id="d0")
     fleet.loads["d0"] = m.LoadReport(running=1, blocks_free=14)
-    fleet.steps(m.RowToken("try-1", 2, 23, None))
+    fleet.steps(m.RowToken("try-1", 2, Token(23), None))
     fleet.decodes("b", 2, worker_id="d1")
     assert [choice.decode_id for choice in fleet.scheduler.choices] == ["d0", "d1"]
     commands = fleet.beats(5.5, "p0", "d2")

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import pytest
 
-from twinpool.types import FinishReason
+from twinpool.types import FinishReason, Token
 from twinpool.v1 import inference_pb2, worker_pb2
 from twinpool.wire import Codec
 
@@ -63,12 +63,12 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Token:
+class Row:
     """Fits RowToken."""
 
     attempt: str
     position: int
-    token: int
+    token: Token
     finish_reason: FinishReason | None
 
 
@@ -90,11 +90,13 @@ def test_an_enum_with_other_values_has_no_codec() -> None:
 
 
 def test_an_absent_enum_is_its_zero() -> None:
-    codec = Codec(Token, worker_pb2.RowToken)
-    assert codec.encode(Token("a", 1, 2, None)) == worker_pb2.RowToken(attempt="a", position=1, token=2)
+    codec = Codec(Row, worker_pb2.RowToken)
+    assert codec.encode(Row("a", 1, Token(2), None)) == worker_pb2.RowToken(
+        attempt="a", position=1, token=worker_pb2.Token(id=2)
+    )
     assert codec.decode(worker_pb2.RowToken(attempt="a")).finish_reason is None
 
 
 def test_a_value_that_does_not_fit_its_field_is_an_error() -> None:
     with pytest.raises(ValueError, match="range"):
-        Codec(Token, worker_pb2.RowToken).encode(Token("a", -1, 2, None))
+        Codec(Row, worker_pb2.RowToken).encode(Row("a", -1, Token(2), None))

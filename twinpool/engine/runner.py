@@ -14,6 +14,7 @@ from twinpool.engine.kernels.port import Segment, StepKernel
 from twinpool.errors import ModelSourceError
 from twinpool.kv.storage import KvStorage
 from twinpool.sampling.params import SamplingParams
+from twinpool.types import Token
 
 
 class Engine:
@@ -48,7 +49,7 @@ class Engine:
         exact = deterministic or layout.dtype == "float32"
         return cls(load_kernel(model, storage, exact=exact, computed_layer=computed_layer), storage)
 
-    def prefill(self, chunks: Sequence[PrefillChunk]) -> list[int | None]:
+    def prefill(self, chunks: Sequence[PrefillChunk]) -> list[Token | None]:
         """Compute chunks of different prompts; returns each one's token, None where `sample` is None."""
         segments = [
             Segment(len(chunk.token_ids), chunk.start + len(chunk.token_ids), chunk.block_table)
@@ -57,17 +58,15 @@ class Engine:
         samples = [chunk.sample for chunk in chunks]
         return self._step([token for chunk in chunks for token in chunk.token_ids], segments, samples)
 
-    def decode(self, rows: Sequence[DecodeRow]) -> list[int]:
+    def decode(self, rows: Sequence[DecodeRow]) -> list[Token]:
         """Compute one decode step; returns one token per row, in the rows' order."""
         # Rows of like length are attended together where they are neighbours.
         order = sorted(range(len(rows)), key=lambda index: rows[index].position)
         batch = [rows[index] for index in order]
         segments = [Segment(1, row.position + 1, row.block_table) for row in batch]
         logits = self.kernel.step([row.token_id for row in batch], segments, range(len(batch)))
-        tokens = [0] * len(rows)
-        for index, token in zip(order, sampler.sample(logits, [row.sample for row in batch]), strict=True):
-            tokens[index] = token
-        return tokens
+        tokens = dict(zip(order, sampler.sample(logits, [row.sample for row in batch]), strict=True))
+        return [tokens[index] for index in range(len(rows))]
 
     def warm_up(self) -> None:
         """Run prefill and decode steps on the first blocks, which must be free; no result is kept.
@@ -88,7 +87,7 @@ class Engine:
         token_ids: Sequence[int],
         segments: Sequence[Segment],
         samples: Sequence[SamplingRow | None],
-    ) -> list[int | None]:
+    ) -> list[Token | None]:
         wanted, ends, end = [], [], 0
         for segment, row in zip(segments, samples, strict=True):
             end += segment.num_new

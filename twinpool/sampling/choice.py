@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from twinpool.engine.batch import SamplingRow
 from twinpool.sampling.params import SamplingParams
-from twinpool.types import FinishReason
+from twinpool.types import FinishReason, Token
 
 
 @dataclass(slots=True)
@@ -32,10 +32,10 @@ class ChoiceState:
         """How the next token is drawn."""
         return SamplingRow(self.params, self.index, self.length)
 
-    def append(self, token: int) -> FinishReason | None:
+    def append(self, token: Token) -> FinishReason | None:
         """Take the drawn token into the log; why it is the last, or None where it is not."""
-        self.output_ids.append(token)
-        if token in self.eos_token_ids and not self.params.ignore_eos:
+        self.output_ids.append(token.id)
+        if token.id in self.eos_token_ids and not self.params.ignore_eos:
             return FinishReason.STOP
         if len(self.output_ids) >= self.params.max_tokens:
             return FinishReason.LENGTH

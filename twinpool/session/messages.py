@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from twinpool.protocol import SESSION, Versions
 from twinpool.sampling.params import SamplingParams
-from twinpool.types import FinishReason, HandoffEndpoint, Pool
+from twinpool.types import FinishReason, HandoffEndpoint, Pool, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class FirstToken:
 
     attempt: str
     position: int
-    token: int
+    token: Token
     finish_reason: FinishReason | None
     num_computed_tokens: int
 
@@ -278,7 +278,7 @@ class RowToken:
 
     attempt: str
     position: int
-    token: int
+    token: Token
     finish_reason: FinishReason | None
 
 

@@ -809,6 +809,62 @@ class PairBroken(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class Candidate(message.Message):
+    """A token that might have been drawn."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    LOGPROB_FIELD_NUMBER: builtins.int
+    id: builtins.int
+    """Its id."""
+    logprob: builtins.float
+    """Natural logarithm of its probability."""
+    def __init__(
+        self,
+        *,
+        id: builtins.int = ...,
+        logprob: builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["id", b"id", "logprob", b"logprob"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class Token(message.Message):
+    """A drawn token. What was not asked for is absent."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    LOGPROB_FIELD_NUMBER: builtins.int
+    TOP_FIELD_NUMBER: builtins.int
+    id: builtins.int
+    """Its id."""
+    logprob: builtins.float
+    """Natural logarithm of its probability."""
+    @builtins.property
+    def top(self) -> containers.RepeatedCompositeFieldContainer[Candidate]:
+        """The most likely tokens there, the likeliest first."""
+
+    def __init__(
+        self,
+        *,
+        id: builtins.int = ...,
+        logprob: builtins.float | None = ...,
+        top: abc.Iterable[Candidate] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["_logprob", b"_logprob", "logprob", b"logprob"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["_logprob", b"_logprob", "id", b"id", "logprob", b"logprob", "top", b"top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__logprob: _TypeAlias = typing.Literal["logprob"]  # noqa: Y015
+    _WhichOneofArgType__logprob: _TypeAlias = typing.Literal["_logprob", b"_logprob"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprob) -> _WhichOneofReturnType__logprob | None: ...
+
+@typing.final
 class FirstToken(message.Message):
     """The first token of an attempt."""
 
@@ -823,22 +879,24 @@ class FirstToken(message.Message):
     """The attempt."""
     position: builtins.int
     """Its index in the token log."""
-    token: builtins.int
-    """The token."""
     finish_reason: types_pb2.FinishReason.ValueType
     """Why the choice ended with it; unspecified where it goes on."""
     num_computed_tokens: builtins.int
     """Prompt and log tokens computed."""
+    @builtins.property
+    def token(self) -> Token:
+        """The token."""
+
     def __init__(
         self,
         *,
         attempt: builtins.str = ...,
         position: builtins.int = ...,
-        token: builtins.int = ...,
+        token: Token | None = ...,
         finish_reason: types_pb2.FinishReason.ValueType = ...,
         num_computed_tokens: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "finish_reason", b"finish_reason", "num_computed_tokens", b"num_computed_tokens", "position", b"position", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -1006,19 +1064,21 @@ class RowToken(message.Message):
     """The attempt."""
     position: builtins.int
     """Index in the token log."""
-    token: builtins.int
-    """The token."""
     finish_reason: types_pb2.FinishReason.ValueType
     """Why the choice ended with it; unspecified where it goes on."""
+    @builtins.property
+    def token(self) -> Token:
+        """The token."""
+
     def __init__(
         self,
         *,
         attempt: builtins.str = ...,
         position: builtins.int = ...,
-        token: builtins.int = ...,
+        token: Token | None = ...,
         finish_reason: types_pb2.FinishReason.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "finish_reason", b"finish_reason", "position", b"position", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from twinpool.engine.apart import Failed
+from twinpool.types import Token
 
 Item = TypeVar("Item")
 Item_contra = TypeVar("Item_contra", contravariant=True)
@@ -81,10 +82,10 @@ class Stepped(Generic[Item]):
     """
 
     step: Mapping[str, Item]
-    results: Sequence[int | Failed | None]
+    results: Sequence[Token | Failed | None]
     step_s: float
 
-    def __iter__(self) -> Iterator[tuple[str, Item, int | Failed | None]]:
+    def __iter__(self) -> Iterator[tuple[str, Item, Token | Failed | None]]:
         """Attempts, with their items and results, in the step's order."""
         for (attempt, item), result in zip(self.step.items(), self.results, strict=True):
             yield attempt, item, result
@@ -120,6 +121,6 @@ class Hands(Protocol[Message_co, Word_contra, Errand_contra, Item_contra]):
         """Run an errand; what goes wrong is its end."""
         ...
 
-    def compute(self, step: Sequence[Item_contra]) -> Sequence[int | None]:
+    def compute(self, step: Sequence[Item_contra]) -> Sequence[Token | None]:
         """Compute a step: for each item the token drawn, None where none is to be. Raises what goes wrong."""
         ...

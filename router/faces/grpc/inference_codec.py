@@ -73,7 +73,8 @@ def add_special_tokens(message: pb.TokenizeRequest) -> bool:
 
 def chunk(value: Chunk) -> pb.Chunk:
     """Write new tokens."""
-    message = pb.Chunk(choice_index=value.choice_index, text=value.text, token_ids=value.token_ids)
+    token_ids = [token.id for token in value.tokens]
+    message = pb.Chunk(choice_index=value.choice_index, text=value.text, token_ids=token_ids)
     if value.summary is not None:
         message.finish_reason = FINISH_REASONS[value.summary.finish_reason]
         message.summary.CopyFrom(_summary(value.summary))

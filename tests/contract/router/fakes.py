@@ -11,7 +11,7 @@ from router.dispatch.submission import Sink
 from router.scheduling.values import Ending, Output, Request
 from twinpool.errors import DuplicateRequestId, InvalidRequest, StartFailed, UnknownWorker
 from twinpool.session.messages import BlockCounts, HeldAttempt, HeldStage, LoadReport
-from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, WorkerState
+from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, Token, WorkerState
 from twinpool.views import Hop, PairCheck, PairView, Snapshot, Verification, VerifiedWorker, WorkerView
 
 BOS, EOS = 256, 257
@@ -68,13 +68,13 @@ class FakeStream:
     def put(self, *token_ids: int) -> None:
         """Tokens in one output."""
         self._num_tokens += len(token_ids)
-        self._sink.put(Output(0, token_ids), last=False)
+        self._sink.put(Output(0, tuple(map(Token, token_ids))), last=False)
 
     def end(self, *token_ids: int, reason: FinishReason = FinishReason.LENGTH) -> None:
         """The last output."""
         num_tokens = self._num_tokens + len(token_ids)
         ending = Ending(reason, num_tokens, TIMING, ServedBy("prefill-0", "decode-0"))
-        self._sink.put(Output(0, token_ids, ending), last=True)
+        self._sink.put(Output(0, tuple(map(Token, token_ids)), ending), last=True)
 
     def fail(self, error: Exception) -> None:
         """The request's error, after what was put."""

@@ -14,7 +14,7 @@ from tests.contract.router.fakes import TIMING
 from tests.contract.router.shell import Shell, failure_of
 from tests.unit.small_fleet import SmallFleet, request
 from twinpool.errors import DeadlineExceeded
-from twinpool.types import FinishReason, ServedBy
+from twinpool.types import FinishReason, ServedBy, Token
 from twinpool.v1 import inference_pb2 as pb
 
 SAID = "the words of a client"
@@ -35,9 +35,9 @@ def the_line(caplog: pytest.LogCaptureFixture) -> dict[str, object]:
 
 def test_a_good_end(observations: Observations, caplog: pytest.LogCaptureFixture) -> None:
     observations.arrived(request("r"), 1.0)
-    observations.emitted(Emit("r", Output(0, (7,))), 2.0)
+    observations.emitted(Emit("r", Output(0, (Token(7),))), 2.0)
     ending = Ending(FinishReason.STOP, 3, TIMING, ServedBy("p0", "d0"), num_resumes=1)
-    observations.emitted(Emit("r", Output(0, (8, 9), ending), last=True), 3.0)
+    observations.emitted(Emit("r", Output(0, (Token(8), Token(9)), ending), last=True), 3.0)
     line = the_line(caplog)
     told = ("request_id", "finish_reason", "completion_tokens", "prefill", "decode", "num_resumes", "queue_s")
     assert [line[key] for key in told] == ["r", "stop", 3, "p0", "d0", 1, TIMING.queue_s]
@@ -47,7 +47,7 @@ def test_a_cut_answer_has_the_tokens_before_the_cut(
     observations: Observations, caplog: pytest.LogCaptureFixture
 ) -> None:
     observations.arrived(request("r"), 1.0)
-    observations.emitted(Emit("r", Output(0, (7, 8, 9))), 2.0)
+    observations.emitted(Emit("r", Output(0, (Token(7), Token(8), Token(9)))), 2.0)
     ending = Ending(FinishReason.STOP, 2, TIMING, ServedBy("p0", "d0"))
     observations.emitted(Emit("r", Output(0, (), ending), last=True), 3.0)
     line = the_line(caplog)
