@@ -25,13 +25,10 @@ from router.scheduling.commands import (
     Drained,
     Emit,
     Fail,
-    HandoffEnded,
-    MoveEnded,
     ProbePair,
     ReplaceWorker,
-    SchedulerCommand,
+    SchedulerSaid,
     Send,
-    SetBack,
 )
 from router.scheduling.events import (
     Aborted,
@@ -51,6 +48,7 @@ from router.scheduling.events import (
 )
 from router.scheduling.scheduler import GIVEN_UP_RETRY_S, Scheduler, SchedulerLimits
 from router.scheduling.values import Request
+from router.telemetry import request_log
 from router.telemetry.metrics import Metrics
 from router.telemetry.observations import Observations
 from twinpool.config import ServeConfig
@@ -63,6 +61,8 @@ log = logging.getLogger(__name__)
 TICK_S = 0.1
 LEAST_TICK_S = 0.01
 """However close deadlines are together."""
+Listener = Callable[[SchedulerSaid, float], None]
+"""Hears all that the scheduler says, with the time; decides nothing."""
 UNKNOWN_CAPACITY_TOKENS = 1 << 31
 """Before the first worker of each pool has come up, only the model's context limits a request."""
 
@@ -115,7 +115,7 @@ class RunningDispatcher:
         self._began_at = clock()
         self._totals = metrics.totals
         self._drain_rate = DrainRate()
-        self._observations = Observations(metrics, self.scheduler.fleet, self.scheduler.user_request)
+        self._listeners: tuple[Listener, ...] = (Observations(metrics).hear, request_log.hear)
         self._sinks: dict[str, Sink] = {}
         self._sessions: dict[str, WorkerSession] = {}
         self._auditor = Auditor(self.scheduler, self._send, config.handoff.quarantine_report_s)
@@ -133,7 +133,6 @@ class RunningDispatcher:
         if request.request_id in self._sinks:
             raise DuplicateRequestId(f"request {request.request_id!r} is in flight")
         self._sinks[request.request_id] = sink
-        self._observations.arrived(request, self._clock())
         self._feed(Arrived(request))
         return _Submitted(self, request.request_id, sink)
 
@@ -180,12 +179,6 @@ class RunningDispatcher:
         if not self._is_open(request_id, sink):
             return
         del self._sinks[request_id]
-        now, state = self._clock(), self.scheduler.requests.get(request_id)
-        # Its client watches the same deadline, and may act on it before our next tick.
-        if state is not None and (error := state.expiry(now)):
-            self._observations.failed(request_id, error, now)
-        else:
-            self._observations.left(request_id, now)
         self._feed(Cancelled(request_id))
 
     def cut(self, request_id: str, sink: Sink, choice_index: int, position: int) -> None:
@@ -205,7 +198,6 @@ class RunningDispatcher:
         if isinstance(event, Audited):
             self._auditor.heard(event)
             return
-        self._observations.heard(worker_id, event)
         self._feed(WorkerSaid(worker_id, incarnation, event))
 
     def worker_down(self, worker_id: str, incarnation: str, reason: str) -> None:
@@ -272,47 +264,44 @@ class RunningDispatcher:
 
     def _feed(self, event: SchedulerEvent) -> None:
         was_serving = self.serving
-        for command in self.scheduler.handle(event, self._clock()):
-            self._carry_out(command)
+        now = self._clock()
+        for said in self.scheduler.handle(event, now):
+            self._carry_out(said)
+            for hear in self._listeners:
+                hear(said, now)
         if self.serving != was_serving:
             self._roster.has_served = self._roster.has_served or self.serving
             self.serving_changed.set()
 
-    def _carry_out(self, command: SchedulerCommand) -> None:
-        match command:
+    def _carry_out(self, said: SchedulerSaid) -> None:
+        """Do what the scheduler wants done; of what it says happens, nothing is."""
+        match said:
             case Send(worker_id, worker_command):
                 if isinstance(worker_command, Prefill):
                     self._drain_rate.started(self._clock(), waiting=self.scheduler.queue.num_requests > 0)
-                self._observations.sent(worker_id, worker_command)
                 self._send(worker_id, worker_command)
             case Emit():
-                self._emit(command)
+                self._emit(said)
             case Fail(request_id, error):
-                self._observations.failed(request_id, error, self._clock())
                 if sink := self._sinks.pop(request_id, None):
                     sink.fail(error)
             case ProbePair():
-                task = asyncio.create_task(self._prove(command))
+                task = asyncio.create_task(self._prove(said))
                 self._probes.add(task)
                 task.add_done_callback(self._probes.discard)
-            case SetBack():
-                self._observations.set_back(command)
             case ReplaceWorker():
-                about = {"worker": command.worker_id, "incarnation": command.incarnation}
-                log.error("worker %s is replaced: %s", command.worker_id, command.reason, extra=about)
-                self._pools.replace(command)
+                about = {"worker": said.worker_id, "incarnation": said.incarnation}
+                log.error("worker %s is replaced: %s", said.worker_id, said.reason, extra=about)
+                self._pools.replace(said)
             case Drained():
-                self._pools.drained(command)
-            case HandoffEnded():
-                self._observations.handoff_ended(command)
-            case MoveEnded(outcome):
-                self._observations.move_ended(outcome)
+                self._pools.drained(said)
+            case _:
+                pass
 
     def _send(self, worker_id: str, command: Command) -> None:
         self._sessions[worker_id].send(command)
 
     def _emit(self, emit: Emit) -> None:
-        self._observations.emitted(emit, self._clock())
         sink = self._sinks.get(emit.request_id)
         if sink is None:
             return

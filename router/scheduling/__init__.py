@@ -1,1 +1,1 @@
-"""Continuous batching over both pools, as pure logic: events in, commands out."""
+"""Continuous batching over both pools, as pure logic: events in, commands and happenings out."""

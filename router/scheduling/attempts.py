@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from router.scheduling.commands import (
-    Emit,
-    Fail,
+from router.scheduling.commands import Emit, Fail
+from router.scheduling.fleet import Fleet, Worker
+from router.scheduling.happenings import (
     HandoffEnded,
     HandoffOutcome,
+    Happening,
     MoveEnded,
     MoveOutcome,
+    PrefillSent,
+    RequestFailed,
+    RequestFinished,
+    RequestLeft,
+    RequestQueued,
     SetBack,
 )
-from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
 from router.scheduling.phases import COUNTED, MOST_ROW_FAILURES, Phase, Setback
 from router.scheduling.place import Places
@@ -86,11 +91,12 @@ class Attempts:
         """A new request, at the end of the queue. Its time counts from before its text was tokenized."""
         arrived_at = now - request.waited_s
         timeout_s = longest_s if request.timeout_s is None else min(request.timeout_s, longest_s)
-        state = RequestState(request, self._places.give(), expires_at=arrived_at + timeout_s)
+        state = RequestState(request, self._places.give(), arrived_at, expires_at=arrived_at + timeout_s)
         state.choices = {index: Choice(state, index, arrived_at) for index in range(NUM_CHOICES)}
         self.requests[request.request_id] = state
         for choice in state.choices.values():
             self.queue.add(choice)
+        self._tell_of(state, RequestQueued(request.request_id, arrived_at))
 
     # An attempt's way.
 
@@ -126,6 +132,7 @@ class Attempts:
             place=choice.place,
         )
         self._outbox.send(choice.prefill_id, command)
+        self._tell_of(choice.of, PrefillSent(choice.request_id, choice.attempt, choice.prefill_id))
         choice.enter(Phase.PREFILLING, now)
 
     def take_first_token(self, choice: Choice, first: m.FirstToken, now: float) -> None:
@@ -288,12 +295,16 @@ class Attempts:
         held_by: Holders = BOTH,
     ) -> None:
         """The choice ends well."""
+        state = choice.of
         decode_id = choice.decode_id if choice.phase in (Phase.HANDING_OFF, Phase.DECODING) else None
         self._end_choice(choice, now, held_by)
         workers = ServedBy(choice.prefill_id, decode_id)
         ending = Ending(reason, len(choice.log), choice.timing(), workers, choice.num_resumes)
+        state.endings.append(ending)
         output = Output(choice.index, tokens, ending)
-        self._outbox.put(Emit(choice.request_id, output, last=not choice.of.choices))
+        self._outbox.put(Emit(state.request_id, output, last=not state.choices))
+        if not state.choices:
+            self._tell_of(state, RequestFinished(state.request_id, state.usage, tuple(state.endings)))
 
     def cut(self, choice: Choice, position: int, now: float) -> None:
         """The choice ends well, with so many tokens: what its log has beyond them is nobody's."""
@@ -302,15 +313,27 @@ class Attempts:
 
     def fail(self, state: RequestState, error: TwinpoolError, now: float) -> None:
         """The request ends with an error, and with it all its choices."""
-        self.end(state, now)
+        self._end(state, now)
         self._outbox.put(Fail(state.request_id, error))
+        self._tell_of_failure(state, error, now)
+
+    def leave(self, state: RequestState, now: float) -> None:
+        """The request's client has left, and hears no more. It watches the same deadline as we do, and may
+        act on it before we have.
+        """
+        error = state.expiry(now)
+        self._end(state, now)
+        if error is not None:
+            self._tell_of_failure(state, error, now)
+        else:
+            self._tell_of(state, RequestLeft(state.request_id, state.usage, now - state.arrived_at))
 
     def abort(self, state: RequestState, now: float) -> None:
         """All choices of the request end well, as they are."""
         for choice in list(state.choices.values()):
             self.finish(choice, (), FinishReason.ABORT, now)
 
-    def end(self, state: RequestState, now: float) -> None:
+    def _end(self, state: RequestState, now: float) -> None:
         """Forget a request, and have its workers drop what they hold of it."""
         for choice in list(state.choices.values()):
             self._end_choice(choice, now, BOTH)
@@ -325,6 +348,7 @@ class Attempts:
             self._withdraw(choice, held_by)
             del self._current[choice.attempt]
         choice.enter(Phase.ENDED, now)
+        choice.of.num_ended_tokens += len(choice.log)
         del choice.of.choices[choice.index]
         if not choice.of.choices:
             del self.requests[choice.request_id]
@@ -353,6 +377,15 @@ class Attempts:
                 self._outbox.send(choice.prefill_id, m.CancelPrefill(choice.attempt))
         if Pool.DECODE in held_by and choice.decode_id is not None:
             self._outbox.send(choice.decode_id, m.Drop(choice.attempt))
+
+    def _tell_of_failure(self, state: RequestState, error: TwinpoolError, now: float) -> None:
+        seconds = now - state.arrived_at
+        self._tell_of(state, RequestFailed(state.request_id, state.usage, seconds, error))
+
+    def _tell_of(self, state: RequestState, happening: Happening) -> None:
+        """Say what happens to a request, if it is a user's."""
+        if state.request.pair is None:
+            self._outbox.put(happening)
 
     def _emit(self, choice: Choice, tokens: tuple[Token, ...]) -> None:
         self._outbox.put(Emit(choice.request_id, Output(choice.index, tokens)))

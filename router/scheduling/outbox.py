@@ -1,22 +1,22 @@
-"""The commands one event leads to, in order."""
+"""What the scheduler says on one event, in order: commands, and what happens."""
 
 from __future__ import annotations
 
-from router.scheduling.commands import SchedulerCommand, Send
+from router.scheduling.commands import SchedulerSaid, Send
 from router.scheduling.fleet import Fleet
 from twinpool.session import messages as m
 
 
 class Outbox:
-    """Collects commands until they are taken. A command to a worker that is gone is dropped."""
+    """Collects what is said until it is taken. A command to a worker that is gone is dropped."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._commands: list[SchedulerCommand] = []
+        self._said: list[SchedulerSaid] = []
 
-    def put(self, command: SchedulerCommand) -> None:
-        """One more command."""
-        self._commands.append(command)
+    def put(self, said: SchedulerSaid) -> None:
+        """One more command, or happening."""
+        self._said.append(said)
 
     def send(self, worker_id: str, command: m.Command) -> None:
         """A command to a worker; what a decode worker is told to drop is noted until it is gone."""
@@ -27,7 +27,7 @@ class Outbox:
             worker.leaving.add(command.attempt)
         self.put(Send(worker_id, command))
 
-    def take(self) -> list[SchedulerCommand]:
-        """All commands so far; the outbox is empty again."""
-        commands, self._commands = self._commands, []
-        return commands
+    def take(self) -> list[SchedulerSaid]:
+        """All that was said so far; the outbox is empty again."""
+        said, self._said = self._said, []
+        return said

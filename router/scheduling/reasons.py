@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router.scheduling.commands import HandoffOutcome
+from router.scheduling.happenings import HandoffOutcome
 from router.scheduling.phases import Setback
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
 

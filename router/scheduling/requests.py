@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from router.scheduling.phases import LEGAL_PHASES, TIMED_AS, IllegalPhase, Phase
 from router.scheduling.place import Place
-from router.scheduling.values import Request
+from router.scheduling.values import Ending, Request
 from twinpool.errors import DeadlineExceeded
-from twinpool.types import Timing
+from twinpool.types import Timing, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +33,31 @@ class Move:
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """A request the scheduler holds. place: among all requests, kept for good. expires_at: its deadline.
+    """A request the scheduler holds. place: among all requests, kept for good. arrived_at: when its call
+    came, before its text was tokenized. expires_at: its deadline.
 
-    choices: those that have not ended, by index; the request ends with the last of them.
+    choices: those that have not ended, by index; the request ends with the last of them. endings: of those
+    that have ended well, in the order in which they did. num_ended_tokens: of all that have ended.
     """
 
     request: Request
     place: Place
+    arrived_at: float
     expires_at: float
     choices: dict[int, Choice] = field(default_factory=dict)
+    endings: list[Ending] = field(default_factory=list)
+    num_ended_tokens: int = 0
 
     @property
     def request_id(self) -> str:
         """The request's id."""
         return self.request.request_id
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of its prompt, and of all its answers so far."""
+        num_open_tokens = sum(len(choice.log) for choice in self.choices.values())
+        return Usage(len(self.request.prompt_ids), self.num_ended_tokens + num_open_tokens)
 
     def expiry(self, now: float) -> DeadlineExceeded | None:
         """The error that names the phase (of the first choice), if its deadline has passed."""

@@ -1,4 +1,4 @@
-"""The router's decisions: events in, commands out. Pure: no await, no clock, no network.
+"""The router's decisions: events in, commands and happenings out. Pure: no await, no clock, no network.
 
 For one request, in order:
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from router.scheduling.attempts import Attempts
 from router.scheduling.claims import Claim, Claims
-from router.scheduling.commands import HandoffOutcome, SchedulerCommand
+from router.scheduling.commands import SchedulerSaid
 from router.scheduling.draining import Draining
 from router.scheduling.events import (
     Aborted,
@@ -38,6 +38,7 @@ from router.scheduling.events import (
     WorkerUp,
 )
 from router.scheduling.fleet import Fleet, Worker
+from router.scheduling.happenings import CpuUsed, HandoffOutcome, StepTaken
 from router.scheduling.outbox import Outbox
 from router.scheduling.pairing import Pairing
 from router.scheduling.phases import Phase, Setback
@@ -104,14 +105,14 @@ class Scheduler:
         """Attempts that some worker may be working on."""
         return len(self._attempts)
 
-    def handle(self, event: SchedulerEvent, now: float) -> list[SchedulerCommand]:
-        """Take one event in; what to do about it, in order. now: seconds on a monotonic clock."""
+    def handle(self, event: SchedulerEvent, now: float) -> list[SchedulerSaid]:
+        """Take one event in; what to do and what happens, in order. now: seconds on a monotonic clock."""
         match event:
             case Arrived(request):
                 self._attempts.arrive(request, self._limits.longest_request_s, now)
             case Cancelled(request_id):
                 if held := self.requests.get(request_id):
-                    self._attempts.end(held, now)
+                    self._attempts.leave(held, now)
             case Aborted(request_id):
                 if held := self.requests.get(request_id):
                     self._attempts.abort(held, now)
@@ -153,11 +154,6 @@ class Scheduler:
         """All choices that have not ended."""
         return [choice for state in self.requests.values() for choice in state.choices.values()]
 
-    def user_request(self, attempt: str) -> str | None:
-        """The request whose current attempt this is; None if there is none, or it is a canary's."""
-        choice = self._attempts.current(attempt)
-        return choice.request_id if choice is not None and choice.request.pair is None else None
-
     def _tick(self, now: float) -> None:
         self._pairing.rejoin(now)
         for worker in self._watch.tick(now):
@@ -178,7 +174,7 @@ class Scheduler:
     # What workers say.
 
     def _hear(self, worker: Worker, message: m.Event, now: float) -> None:
-        _take_load(worker, message, now)
+        self._take_counts(worker, message, now)
         worker.suspected = False
         match message:
             case m.PairJoined(decode) if worker.pool is Pool.DECODE:
@@ -229,6 +225,19 @@ class Scheduler:
                 self._draining.move_failed(message.to, now, target_holds=True)
             case m.QuarantineOverdue(attempt, writer):
                 self._watch.quarantine_overdue(attempt, writer, now)
+
+    def _take_counts(self, worker: Worker, message: m.Event, now: float) -> None:
+        match message:
+            case m.StepDone(tokens=tokens, step_s=step_s):
+                self._outbox.put(StepTaken(Pool.DECODE, step_s, len(tokens), len(tokens)))
+            case m.PrefillStep(num_prompts, num_tokens, step_s):
+                self._outbox.put(StepTaken(Pool.PREFILL, step_s, num_prompts, num_tokens))
+            case _:
+                pass
+        if load := m.load_of(message):
+            if (more_s := load.cpu_s - worker.load.cpu_s) > 0:
+                self._outbox.put(CpuUsed(worker.pool, worker.worker_id, more_s))
+            worker.take_load(load, now)
 
     def _prefill_ended(self, prefill: Worker, ended: m.PrefillEnded, now: float) -> None:
         attempt, outcome = ended.attempt, ended.outcome
@@ -343,23 +352,6 @@ class Scheduler:
 
 def _anywhere(_choice: Choice, _prefill: Worker, _decode: Worker | None) -> bool:
     return True
-
-
-def _take_load(worker: Worker, message: m.Event, now: float) -> None:
-    match message:
-        case m.LoadReport():
-            worker.take_load(message, now)
-        case (
-            m.Granted(load=load)
-            | m.Refused(load=load)
-            | m.PrefillEnded(load=load)
-            | m.Released(load=load)
-            | m.StepDone(load=load)
-            | m.RowsPaused(load=load)
-        ):
-            worker.take_load(load, now)
-        case _:
-            pass
 
 
 def _may_make_room(event: SchedulerEvent) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics
 
-from router.scheduling.commands import MoveOutcome
+from router.scheduling.happenings import MoveOutcome
 from router.telemetry.series import (
     DIRECTIONS,
     HANDOFF_FAILURES,
@@ -68,7 +68,7 @@ class Metrics:
         self._requests.rejections.labels(_known(reason.lower(), REJECTIONS)).inc()
         self.totals.requests_rejected += 1
 
-    # Requests, told by the dispatcher; canaries are not.
+    # Requests, as the scheduler tells of them; canaries are not counted.
 
     def request_admitted(self) -> None:
         """A request is queued."""
@@ -104,9 +104,10 @@ class Metrics:
         self.totals.token_gap_sum_s += gap_s
         self.totals.generation_tokens += num_tokens
 
-    def request_finished(self, reason: FinishReason, timing: Timing, usage: Usage) -> None:
-        """A request ended well."""
-        self._requests.finished.labels(reason.value).inc()
+    def request_finished(self, reasons: Iterable[FinishReason], timing: Timing, usage: Usage) -> None:
+        """A request ended well. reasons: its choices'. timing: of the one that ended last."""
+        for reason in reasons:
+            self._requests.finished.labels(reason.value).inc()
         self.totals.requests_finished += 1
         self._requests.prompt_tokens.observe(usage.prompt_tokens)
         self._requests.prompt_tokens_total.inc(usage.prompt_tokens)
@@ -119,7 +120,7 @@ class Metrics:
             after_first_s = timing.handoff_wait_s + timing.decode_s
             self._latencies.time_per_token.observe(after_first_s / (usage.completion_tokens - 1))
 
-    # Hand-offs and workers, told by the dispatcher.
+    # Hand-offs and workers, as the scheduler tells of them.
 
     def handoff_done(self, transport: str, num_bytes: int, seconds: float) -> None:
         """A cache arrived whole."""

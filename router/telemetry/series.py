@@ -8,7 +8,8 @@ from typing import Final
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from router.scheduling.commands import HandoffOutcome, MoveOutcome, ReplaceCause
+from router.scheduling.commands import ReplaceCause
+from router.scheduling.happenings import HandoffOutcome, MoveOutcome
 from router.telemetry import buckets
 from twinpool.types import FinishReason, Pool
 
@@ -65,7 +66,10 @@ class RequestSeries:
             "phase",
         )
         self.finished = _counter(
-            registry, "request_success", "Requests that ended well, or were aborted by id.", "finished_reason"
+            registry,
+            "request_success",
+            "Requests that ended well, or were aborted by id; one of several choices, once for each.",
+            "finished_reason",
         )
         self.disconnects = _counter(registry, "client_disconnects", "Streams that the client left early.")
         self.prompt_tokens_total = _counter(

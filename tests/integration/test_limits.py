@@ -17,7 +17,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from router.entrance.answer_text import AnswerText
 from router.entrance.chunk_stream import ChunkStream
-from router.scheduling.commands import SchedulerCommand
+from router.scheduling.commands import SchedulerSaid
 from router.scheduling.events import Arrived, SchedulerEvent
 from tests.contract.router.shell import SMALL_WINDOWS, detail, fields_of, reason_of
 from tests.integration.conftest import StartSystem
@@ -129,7 +129,7 @@ def arrivals(system: RunningSystem) -> list[str]:
     scheduler, seen = system.system.dispatcher.scheduler, list[str]()
     handle = scheduler.handle
 
-    def handle_and_note(event: SchedulerEvent, now: float) -> list[SchedulerCommand]:
+    def handle_and_note(event: SchedulerEvent, now: float) -> list[SchedulerSaid]:
         if isinstance(event, Arrived) and event.request.pair is None:
             seen.append(event.request.request_id)
         return handle(event, now)

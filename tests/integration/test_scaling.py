@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from router.scheduling.commands import SchedulerCommand
+from router.scheduling.commands import SchedulerSaid
 from router.scheduling.events import SchedulerEvent
 from tests.integration.conftest import StartSystem
 from tests.integration.patience import PATIENT_S
@@ -75,7 +75,7 @@ def kill_while_a_row_moves(system: RunningSystem, pid: int) -> threading.Event:
     scheduler, killed = system.system.dispatcher.scheduler, threading.Event()
     handle = scheduler.handle
 
-    def handle_and_kill(event: SchedulerEvent, now: float) -> list[SchedulerCommand]:
+    def handle_and_kill(event: SchedulerEvent, now: float) -> list[SchedulerSaid]:
         moves = (choice.move for choice in scheduler.choices)
         if not killed.is_set() and any(move is not None and move.copying for move in moves):
             os.kill(pid, signal.SIGKILL)

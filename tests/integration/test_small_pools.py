@@ -8,7 +8,7 @@ from itertools import cycle, islice
 
 import pytest
 
-from router.scheduling.commands import SchedulerCommand
+from router.scheduling.commands import SchedulerSaid
 from router.scheduling.events import SchedulerEvent, WorkerSaid
 from tests.faults.plans import Point
 from tests.integration.asking import Asking
@@ -40,7 +40,7 @@ def batches_while_others_wait(system: RunningSystem) -> list[int]:
     scheduler, batches = system.system.dispatcher.scheduler, list[int]()
     handle = scheduler.handle
 
-    def handle_and_note(event: SchedulerEvent, now: float) -> list[SchedulerCommand]:
+    def handle_and_note(event: SchedulerEvent, now: float) -> list[SchedulerSaid]:
         match event:
             case WorkerSaid(message=StepDone(tokens=tokens)) if scheduler.queue.num_requests:
                 batches.append(len(tokens))

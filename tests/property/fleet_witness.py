@@ -6,8 +6,9 @@ from collections.abc import Container, Mapping
 
 from hypothesis import event as seen
 
-from router.scheduling.commands import HandoffEnded, HandoffOutcome, ReplaceCause, ReplaceWorker
+from router.scheduling.commands import ReplaceCause, ReplaceWorker
 from router.scheduling.events import SchedulerEvent, WorkerSaid
+from router.scheduling.happenings import HandoffEnded, HandoffOutcome
 from router.scheduling.phases import Phase
 from router.scheduling.requests import Choice
 from router.scheduling.scheduler import Scheduler, SchedulerLimits

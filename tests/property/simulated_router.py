@@ -8,17 +8,7 @@ from dataclasses import replace
 
 from hypothesis import event as seen
 
-from router.scheduling.commands import (
-    Drained,
-    Emit,
-    Fail,
-    HandoffEnded,
-    MoveEnded,
-    ProbePair,
-    ReplaceWorker,
-    Send,
-    SetBack,
-)
+from router.scheduling.commands import Drained, Emit, Fail, ProbePair, ReplaceWorker, Send
 from router.scheduling.events import (
     Arrived,
     Cancelled,
@@ -29,6 +19,7 @@ from router.scheduling.events import (
     WorkerDown,
     WorkerSaid,
 )
+from router.scheduling.happenings import HandoffEnded, MoveEnded, SetBack
 from router.scheduling.phases import Setback
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from router.scheduling.values import Request

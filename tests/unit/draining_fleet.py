@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.scheduling.commands import Drained, MoveEnded, SchedulerCommand
+from router.scheduling.commands import Drained, SchedulerSaid
 from router.scheduling.events import Drain
+from router.scheduling.happenings import MoveEnded
 from router.scheduling.phases import Phase
 from tests.unit.small_fleet import SmallFleet, reserved, sent
 from twinpool.session import messages as m
@@ -14,19 +15,19 @@ GRACE_S = 10.0
 MAX_TOKENS = 9
 
 
-def drains(fleet: SmallFleet, worker_id: str = "d0", grace_s: float = GRACE_S) -> list[SchedulerCommand]:
+def drains(fleet: SmallFleet, worker_id: str = "d0", grace_s: float = GRACE_S) -> list[SchedulerSaid]:
     return fleet.feed(Drain(worker_id, grace_s))
 
 
-def ticks(fleet: SmallFleet) -> list[SchedulerCommand]:
+def ticks(fleet: SmallFleet) -> list[SchedulerSaid]:
     return fleet.passes(0.1)
 
 
-def drained(commands: Sequence[SchedulerCommand]) -> list[str]:
+def drained(commands: Sequence[SchedulerSaid]) -> list[str]:
     return [each.incarnation for each in commands if isinstance(each, Drained)]
 
 
-def moves_ended(commands: Sequence[SchedulerCommand]) -> list[str]:
+def moves_ended(commands: Sequence[SchedulerSaid]) -> list[str]:
     return [each.outcome.value for each in commands if isinstance(each, MoveEnded)]
 
 
@@ -68,5 +69,5 @@ def copying() -> SmallFleet:
     return fleet
 
 
-def moves(fleet: SmallFleet, position: int = 2) -> list[SchedulerCommand]:
+def moves(fleet: SmallFleet, position: int = 2) -> list[SchedulerSaid]:
     return fleet.says("d0", m.RowMoved("try-1", "try-2", position))

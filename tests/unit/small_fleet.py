@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from router.scheduling.commands import Emit, Fail, ReplaceWorker, SchedulerCommand, Send, SetBack
+from router.scheduling.commands import Emit, Fail, ReplaceWorker, SchedulerSaid, Send
 from router.scheduling.events import (
     Arrived,
     PairProven,
@@ -16,6 +16,7 @@ from router.scheduling.events import (
     WorkerSaid,
     WorkerUp,
 )
+from router.scheduling.happenings import HandoffEnded, Happening, MoveEnded, SetBack
 from router.scheduling.phases import Phase, Setback
 from router.scheduling.requests import Choice
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
@@ -34,6 +35,8 @@ LIMITS = SchedulerLimits(
     longest_request_s=3600.0,
     stuck_after_s=5.0,
 )
+DECIDED = SetBack | HandoffEnded | MoveEnded
+"""Happenings that are the scheduler's own decisions."""
 PROMPT = (11, 12, 13, 14, 15)
 
 
@@ -53,6 +56,7 @@ class SmallFleet:
     """The scheduler and what it has last decided.
 
     prefill and decode: numbers of workers, named p0, p1, … and d0, d1, …; incarnations are p0-1, p0-2, …
+    listeners: hear all it says, with the time.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class SmallFleet:
     ) -> None:
         attempts = (f"try-{number}" for number in itertools.count(1))
         self.scheduler = Scheduler(limits, new_attempt=lambda: next(attempts))
+        self.listeners: list[Callable[[SchedulerSaid, float], None]] = []
         self.now = 100.0
         self.blocks = blocks
         self.loads: dict[str, m.LoadReport] = {}
@@ -77,14 +82,18 @@ class SmallFleet:
             for decode_id, prefill_id in itertools.product(range(decode), range(prefill)):
                 self.joins(f"p{prefill_id}", f"d{decode_id}")
 
-    def feed(self, event: SchedulerEvent) -> list[SchedulerCommand]:
-        """What the scheduler decides on this event now."""
-        return self.scheduler.handle(event, self.now)
+    def feed(self, event: SchedulerEvent) -> list[SchedulerSaid]:
+        """What the scheduler decides on this event now; what it only tells of, listeners hear."""
+        all_said = self.scheduler.handle(event, self.now)
+        for said in all_said:
+            for hear in self.listeners:
+                hear(said, self.now)
+        return [said for said in all_said if not isinstance(said, Happening) or isinstance(said, DECIDED)]
 
-    def arrives(self, *requests: Request) -> list[SchedulerCommand]:
+    def arrives(self, *requests: Request) -> list[SchedulerSaid]:
         return [command for each in requests for command in self.feed(Arrived(each))]
 
-    def passes(self, seconds: float) -> list[SchedulerCommand]:
+    def passes(self, seconds: float) -> list[SchedulerSaid]:
         """Time passes, and the scheduler is told."""
         self.now += seconds
         return self.feed(Tick())
@@ -99,16 +108,16 @@ class SmallFleet:
         endpoint = HandoffEndpoint(f"socket of {self.incarnation(worker_id)}")
         return m.Hello(pool, self.incarnation(worker_id), 1, self.blocks, BLOCK_SIZE, 1 << 20, endpoint)
 
-    def comes_up(self, worker_id: str) -> list[SchedulerCommand]:
+    def comes_up(self, worker_id: str) -> list[SchedulerSaid]:
         """A new life of a worker."""
         self._lives[worker_id] = self._lives.get(worker_id, 0) + 1
         self.loads[worker_id] = m.LoadReport(blocks_free=self.blocks)
         return self.feed(WorkerUp(worker_id, self.hello(worker_id)))
 
-    def goes_down(self, worker_id: str) -> list[SchedulerCommand]:
+    def goes_down(self, worker_id: str) -> list[SchedulerSaid]:
         return self.feed(WorkerDown(worker_id, self.incarnation(worker_id), "the process exited"))
 
-    def says(self, worker_id: str, message: m.Event) -> list[SchedulerCommand]:
+    def says(self, worker_id: str, message: m.Event) -> list[SchedulerSaid]:
         return self.feed(WorkerSaid(worker_id, self.incarnation(worker_id), message))
 
     def joins(self, prefill_id: str, decode_id: str) -> None:
@@ -119,10 +128,10 @@ class SmallFleet:
 
     # One request's words.
 
-    def grants(self, attempt: str = "try-1", worker_id: str = "d0") -> list[SchedulerCommand]:
+    def grants(self, attempt: str = "try-1", worker_id: str = "d0") -> list[SchedulerSaid]:
         return self.says(worker_id, m.Granted(attempt, self.loads[worker_id]))
 
-    def refuses(self, attempt: str = "try-1", worker_id: str = "d0", *, free: int) -> list[SchedulerCommand]:
+    def refuses(self, attempt: str = "try-1", worker_id: str = "d0", *, free: int) -> list[SchedulerSaid]:
         self.loads[worker_id] = m.LoadReport(blocks_free=free)
         return self.says(worker_id, m.Refused(attempt, self.loads[worker_id]))
 
@@ -134,34 +143,34 @@ class SmallFleet:
         attempt: str = "try-1",
         position: int = 0,
         worker_id: str = "p0",
-    ) -> list[SchedulerCommand]:
+    ) -> list[SchedulerSaid]:
         """A prompt is read: its first token."""
         return self.says(worker_id, m.FirstToken(attempt, position, Token(token), reason, len(PROMPT)))
 
     def prefill_ends(
         self, outcome: m.PrefillOutcome, attempt: str = "try-1", worker_id: str = "p0", detail: str = ""
-    ) -> list[SchedulerCommand]:
+    ) -> list[SchedulerSaid]:
         return self.says(worker_id, m.PrefillEnded(attempt, outcome, detail, self.loads[worker_id]))
 
     def releases(
         self, reason: m.ReleaseReason, attempt: str = "try-1", worker_id: str = "d0", detail: str = ""
-    ) -> list[SchedulerCommand]:
+    ) -> list[SchedulerSaid]:
         return self.says(worker_id, m.Released(attempt, reason, detail, self.loads[worker_id]))
 
-    def writes(self, attempt: str = "try-1", worker_id: str = "d0") -> list[SchedulerCommand]:
+    def writes(self, attempt: str = "try-1", worker_id: str = "d0") -> list[SchedulerSaid]:
         """A cache has come whole."""
         return self.says(worker_id, m.Written(attempt, 4096, 0.1))
 
-    def steps(self, *tokens: m.RowToken, worker_id: str = "d0") -> list[SchedulerCommand]:
+    def steps(self, *tokens: m.RowToken, worker_id: str = "d0") -> list[SchedulerSaid]:
         return self.says(worker_id, m.StepDone(1, tokens, 0.01, self.loads[worker_id]))
 
-    def pauses(self, *attempts: str, worker_id: str = "d0") -> list[SchedulerCommand]:
+    def pauses(self, *attempts: str, worker_id: str = "d0") -> list[SchedulerSaid]:
         """Rows found no block."""
         return self.says(worker_id, m.RowsPaused(attempts, self.loads[worker_id]))
 
-    def beats(self, seconds: float, *alive: str, step_s: float = 0.0) -> list[SchedulerCommand]:
+    def beats(self, seconds: float, *alive: str, step_s: float = 0.0) -> list[SchedulerSaid]:
         """Time passes in ticks of half a second, while these workers' engines move."""
-        commands: list[SchedulerCommand] = []
+        commands: list[SchedulerSaid] = []
         for _ in range(round(seconds / 0.5)):
             for worker_id in alive:
                 load = self.loads[worker_id]
@@ -216,24 +225,24 @@ class SmallFleet:
         return not scheduler.requests and not scheduler.queue and not scheduler.num_attempts
 
 
-def sent(commands: Sequence[SchedulerCommand], worker_id: str | None = None) -> list[m.Command]:
+def sent(commands: Sequence[SchedulerSaid], worker_id: str | None = None) -> list[m.Command]:
     """What a worker, or any worker, is told."""
     return [
         each.command for each in commands if isinstance(each, Send) and worker_id in (None, each.worker_id)
     ]
 
 
-def emitted(commands: Sequence[SchedulerCommand], request_id: str = "r") -> list[Output]:
+def emitted(commands: Sequence[SchedulerSaid], request_id: str = "r") -> list[Output]:
     """What goes out to a request's client."""
     return [each.output for each in commands if isinstance(each, Emit) and each.request_id == request_id]
 
 
-def failures(commands: Sequence[SchedulerCommand]) -> dict[str, Exception]:
+def failures(commands: Sequence[SchedulerSaid]) -> dict[str, Exception]:
     """Requests that end with an error."""
     return {each.request_id: each.error for each in commands if isinstance(each, Fail)}
 
 
-def reserved(commands: Sequence[SchedulerCommand]) -> list[tuple[str, str]]:
+def reserved(commands: Sequence[SchedulerSaid]) -> list[tuple[str, str]]:
     """(decode worker, attempt) of each reservation asked for."""
     return [
         (each.worker_id, each.command.attempt)
@@ -242,11 +251,11 @@ def reserved(commands: Sequence[SchedulerCommand]) -> list[tuple[str, str]]:
     ]
 
 
-def setbacks(commands: Sequence[SchedulerCommand]) -> list[tuple[str, Setback, bool]]:
+def setbacks(commands: Sequence[SchedulerSaid]) -> list[tuple[str, Setback, bool]]:
     """(request, why, with tokens) of each attempt that was set back."""
     return [(each.request_id, each.setback, each.resumed) for each in commands if isinstance(each, SetBack)]
 
 
-def replaced(commands: Sequence[SchedulerCommand]) -> list[str]:
+def replaced(commands: Sequence[SchedulerSaid]) -> list[str]:
     """Workers that are to be replaced."""
     return [each.worker_id for each in commands if isinstance(each, ReplaceWorker)]

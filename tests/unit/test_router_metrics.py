@@ -94,13 +94,13 @@ def test_tokens_that_come_together_share_their_gap(metrics: Metrics) -> None:
 
 
 def test_a_single_token_has_no_time_per_token(metrics: Metrics) -> None:
-    metrics.request_finished(FinishReason.LENGTH, Timing(0.1, 0.2), Usage(3, 1))
+    metrics.request_finished([FinishReason.LENGTH], Timing(0.1, 0.2), Usage(3, 1))
     assert value(metrics, "request_time_per_output_token_seconds_count") == 0
     assert value(metrics, "prompt_tokens_total") == 3
 
 
 def test_a_request_that_ended_is_in_every_histogram_once(metrics: Metrics) -> None:
-    metrics.request_finished(FinishReason.STOP, TIMING, Usage(10, 5))
+    metrics.request_finished([FinishReason.STOP], TIMING, Usage(10, 5))
     for name in ("request_duration", "queue_time", "prefill_time", "handoff_wait", "decode_time"):
         assert value(metrics, f"{name}_seconds_count") == 1
     assert value(metrics, "request_generation_tokens_sum") == 5
@@ -204,7 +204,7 @@ def test_the_totals_are_the_metrics_own_sums(metrics: Metrics) -> None:
     metrics.request_rejected("QUEUE_FULL")
     metrics.first_token(0.5, 2)
     metrics.token_gap(0.75, 3)
-    metrics.request_finished(FinishReason.LENGTH, TIMING, Usage(7, 5))
+    metrics.request_finished([FinishReason.LENGTH], TIMING, Usage(7, 5))
     metrics.step(Pool.PREFILL, 0.1, batch=1, num_tokens=7)
     metrics.step(Pool.DECODE, 0.1, batch=1, num_tokens=1)
     metrics.set_back("preempted", resumed=True)

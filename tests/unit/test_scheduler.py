@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from router.scheduling.commands import Emit, HandoffEnded, HandoffOutcome, SchedulerCommand, Send, SetBack
+from router.scheduling.commands import Emit, SchedulerSaid, Send
 from router.scheduling.events import Aborted, Cancelled, Cut, PoolGivenUp, WorkerSaid
+from router.scheduling.happenings import HandoffEnded, HandoffOutcome, SetBack
 from router.scheduling.phases import IllegalPhase, Phase, Setback
 from router.scheduling.place import Place
 from router.scheduling.requests import Choice, RequestState
@@ -126,7 +127,7 @@ def test_an_attempt_made_again_adds_to_the_same_phases() -> None:
 
 
 def test_a_request_skips_no_phase() -> None:
-    choice = Choice(RequestState(request(), Place(1), 9.0), 0, 0.0)
+    choice = Choice(RequestState(request(), Place(1), 0.0, 9.0), 0, 0.0)
     with pytest.raises(IllegalPhase, match="queued to decoding"):
         choice.enter(Phase.DECODING, 1.0)
 
@@ -207,7 +208,7 @@ def test_the_good_end_of_a_prefill_changes_nothing(phase: Phase) -> None:
 # Cancel and abort.
 
 OVER = HandoffEnded("r", HandoffOutcome.ENDED, "shm")
-TOLD: dict[Phase, list[SchedulerCommand]] = {
+TOLD: dict[Phase, list[SchedulerSaid]] = {
     Phase.QUEUED: [],
     Phase.RESERVING: [Send("d0", m.Drop("try-1"))],
     Phase.PREFILLING: [OVER, Send("p0", m.CancelPrefill("try-1")), Send("d0", m.Drop("try-1"))],

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from router.scheduling.commands import SetBack
 from router.scheduling.events import PairProven
+from router.scheduling.happenings import SetBack
 from router.scheduling.phases import Setback
 from router.scheduling.scheduler import SchedulerLimits
 from tests.unit.small_fleet import LIMITS, SmallFleet, failures, request, reserved, sent

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from router.scheduling.commands import SchedulerCommand, Send, SetBack
+from router.scheduling.commands import SchedulerSaid, Send
 from router.scheduling.events import Aborted, Cancelled, Drain
+from router.scheduling.happenings import SetBack
 from router.scheduling.phases import COUNTED, Phase, Setback
 from tests.unit.small_fleet import (
     LIMITS,
@@ -29,10 +30,10 @@ from twinpool.types import FinishReason, Token
 
 PLACED = [Phase.RESERVING, Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING]
 LOG = {Phase.RESERVING: (), Phase.PREFILLING: (), Phase.HANDING_OFF: (21,), Phase.DECODING: (21, 22)}
-Loss = Callable[[SmallFleet], Sequence[SchedulerCommand]]
+Loss = Callable[[SmallFleet], Sequence[SchedulerSaid]]
 
 
-def dropped(commands: Sequence[SchedulerCommand]) -> list[m.Command]:
+def dropped(commands: Sequence[SchedulerSaid]) -> list[m.Command]:
     """What decode workers are told to let go."""
     return [each for each in sent(commands) if isinstance(each, m.Drop)]
 

@@ -405,3 +405,21 @@ WorkEvent = (
     | LoadReport
 )
 Event = ControlEvent | WorkEvent
+
+
+def load_of(event: Event) -> LoadReport | None:
+    """The counts that a worker's event is, or comes with."""
+    match event:
+        case LoadReport():
+            return event
+        case (
+            PrefillEnded(load=load)
+            | Granted(load=load)
+            | Refused(load=load)
+            | Released(load=load)
+            | StepDone(load=load)
+            | RowsPaused(load=load)
+        ):
+            return load
+        case _:
+            return None

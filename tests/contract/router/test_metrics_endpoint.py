@@ -80,7 +80,7 @@ async def test_gauges_follow_the_snapshot_without_traffic(endpoint: Endpoint) ->
 
 
 async def test_the_phases_of_a_request_sum_to_its_duration(endpoint: Endpoint) -> None:
-    endpoint.metrics.request_finished(FinishReason.STOP, TIMING, Usage(10, 5))
+    endpoint.metrics.request_finished([FinishReason.STOP], TIMING, Usage(10, 5))
     samples = await endpoint.scrape()
     phases = ("queue_time", "prefill_time", "handoff_wait", "decode_time")
     parts = [value(samples, f"{phase}_seconds_sum") for phase in phases]
