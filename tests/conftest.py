@@ -18,11 +18,9 @@ _ROOT = str(Path(__file__).parent.parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
 
 # What tests share asserts too, and is to say what it found.
-pytest.register_assert_rewrite(
-    *(f"tests.{folder}" for folder in ("component", "contract", "integration", "property", "unit"))
-)
+pytest.register_assert_rewrite("tests.support")
 
-from tests.seconds_by_kind import SecondsByKind  # noqa: E402
+from tests.support.seconds_by_kind import SecondsByKind  # noqa: E402
 from twinpool.serving.cluster import Cluster, ray_cluster  # noqa: E402
 
 # The same cases every time, at whatever speed. `make test ARGS=--hypothesis-profile=default` draws new ones.

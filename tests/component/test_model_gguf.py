@@ -12,8 +12,8 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from tests.component.tiny_models import write_gguf
-from tests.unit import tiny_tokenizers
+from tests.support.models import tiny_tokenizers
+from tests.support.models.tiny_models import write_gguf
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.checkpoint.tokenizer import Tokenizer
 from twinpool.errors import ModelSourceError, UnsupportedModel

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.component.tiny_models import write_folder, write_gguf
+from tests.support.models.tiny_models import write_folder, write_gguf
 from twinpool.errors import ModelSourceError, TwinpoolError
 from twinpool.prepare.pull import pull
 

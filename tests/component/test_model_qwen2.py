@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen2ForCausalLM
 
-from tests.component.tiny_models import write_folder, write_gguf
+from tests.support.models.tiny_models import write_folder, write_gguf
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.checkpoint.tokenizer import Tokenizer
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow

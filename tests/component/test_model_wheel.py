@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.component.tiny_models import write_gguf
+from tests.support.models.tiny_models import write_gguf
 from twinpool.checkpoint.cache import models_folder
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.errors import ModelSourceError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.component.handoff_ends import WAIT_S, Heard, in_thread, join
+from tests.support.workers.handoff_ends import WAIT_S, Heard, in_thread, join
 from twinpool.session.messages import JoinPair, PairBroken, PairJoined
 from twinpool.transfer.pairs import Pairs
 from twinpool.transfer.port import HandoffRefused, HandoffSender, SenderEvents

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.component.handoff_ends import (
+from tests.support.workers.handoff_ends import (
     SMALL,
     WAIT_S,
     DecodeBlocks,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 from decode_worker.worker import DecodeWorker
-from tests.component.router_double import DrivenSession, RouterDouble, greedy
-from tests.component.running_workers import NUM_BLOCKS, RunningWorkers
-from tests.reference import ReferenceCase, reference_case
+from tests.support.models.reference import ReferenceCase, reference_case
+from tests.support.workers.router_double import DrivenSession, RouterDouble, greedy
+from tests.support.workers.running_workers import NUM_BLOCKS, RunningWorkers
 from twinpool.session.messages import (
     Admit,
     Drop,

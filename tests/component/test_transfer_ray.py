@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import ray
 
-from tests.component.handoff_ends import SMALL, WAIT_S
-from tests.component.ray_decode_side import NUM_BLOCKS
-from tests.component.ray_pair import WRITER, RayPair, ask, running_actor, running_pair
+from tests.support.workers.handoff_ends import SMALL, WAIT_S
+from tests.support.workers.ray_decode_side import NUM_BLOCKS
+from tests.support.workers.ray_pair import WRITER, RayPair, ask, running_actor, running_pair
 from twinpool.serving.cluster import Cluster
 from twinpool.session.messages import Released, ReleaseReason, Written
 from twinpool.transfer.ray_sender import RaySender

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.component.handoff_ends import SMALL, SenderLog, identity, random_storage
-from tests.component.ray_pair import ANSWER_S, WRITER, RayPair
+from tests.support.workers.handoff_ends import SMALL, SenderLog, identity, random_storage
+from tests.support.workers.ray_pair import ANSWER_S, WRITER, RayPair
 from twinpool.config import HandoffConfig
 from twinpool.kv.storage import KvStorage
 from twinpool.serving.cluster import Cluster

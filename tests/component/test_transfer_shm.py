@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from tests.component.handoff_ends import (
+from tests.support.workers.handoff_ends import (
     LARGE,
     SMALL,
     WAIT_S,
@@ -17,9 +17,9 @@ from tests.component.handoff_ends import (
     join,
     random_storage,
 )
-from tests.component.sender_process import NUM_BLOCKS as NUM_SENT
-from tests.component.sender_process import SEED, SenderProcess
-from tests.component.shm_bench import DECODE, WRITER, ShmBench
+from tests.support.workers.sender_process import NUM_BLOCKS as NUM_SENT
+from tests.support.workers.sender_process import SEED, SenderProcess
+from tests.support.workers.shm_bench import DECODE, WRITER, ShmBench
 from twinpool.kv.pool import Owner
 from twinpool.kv.storage import KvStorage
 from twinpool.sampling.params import SamplingParams

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.component.handoff_ends import SMALL, WAIT_S, ReceiverLog, SenderLog, identity, random_storage
-from tests.component.shm_bench import DECODE, WRITER, ShmBench
+from tests.support.workers.handoff_ends import SMALL, WAIT_S, ReceiverLog, SenderLog, identity, random_storage
+from tests.support.workers.shm_bench import DECODE, WRITER, ShmBench
 from twinpool.engine.fingerprint import layout_fingerprint
 from twinpool.transfer import shm_receiver
 from twinpool.transfer.framing import (

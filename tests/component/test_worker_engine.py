@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.component.running_workers import SECRET
+from tests.support.workers.running_workers import SECRET
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.types import Pool

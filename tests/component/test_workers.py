@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.component.router_double import DrivenSession, RouterDouble, greedy
-from tests.component.running_workers import BLOCK_BYTES, NUM_BLOCKS, RunningWorkers
-from tests.reference import reference_case
-from tests.scripted_transport import Fault
+from tests.support.models.reference import reference_case
+from tests.support.workers.router_double import DrivenSession, RouterDouble, greedy
+from tests.support.workers.running_workers import BLOCK_BYTES, NUM_BLOCKS, RunningWorkers
+from tests.support.workers.scripted_transport import Fault
 from twinpool.engine.runner import Engine
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.session.messages import (

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tests.component.router_double import DrivenSession, RouterDouble, greedy
-from tests.component.running_workers import NUM_BLOCKS, RunningWorkers
-from tests.reference import reference_case
-from tests.scripted_transport import Fault
+from tests.support.models.reference import reference_case
+from tests.support.workers.router_double import DrivenSession, RouterDouble, greedy
+from tests.support.workers.running_workers import NUM_BLOCKS, RunningWorkers
+from tests.support.workers.scripted_transport import Fault
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.session.messages import (
     Audit,

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.component.conftest import StartWorkers
-from tests.component.router_double import RouterDouble, greedy
-from tests.component.running_workers import NUM_BLOCKS, RunningWorkers
-from tests.reference import reference_case
-from tests.scripted_transport import Fault, Planned
+from tests.support.models.reference import reference_case
+from tests.support.workers.router_double import RouterDouble, greedy
+from tests.support.workers.running_workers import NUM_BLOCKS, RunningWorkers, StartWorkers
+from tests.support.workers.scripted_transport import Fault, Planned
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.errors import StartFailed
 from twinpool.kv.storage import copy_blocks

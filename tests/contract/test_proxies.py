@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from router.dispatch.worker_session import WorkerSession
-from tests.contract.fake_server import FakeServer
-from tests.contract.test_worker_session import HELLO, SECRET, FakeWorker
+from tests.support.client.fake_server import FakeServer
+from tests.support.workers.fake_worker import HELLO, SECRET, FakeWorker
 from twinpool import AsyncClient, Client
 from twinpool.channels import is_on_this_machine
 from twinpool.errors import TwinpoolError

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ import grpc
 import pytest
 
 from router.dispatch.worker_session import WorkerSession
+from tests.support.workers.fake_worker import HELLO, SECRET, WAIT_S, FakeWorker
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.protocol import SESSION, Versions
 from twinpool.session import server as session_server
@@ -32,48 +32,10 @@ from twinpool.session.messages import (
     Reserve,
 )
 from twinpool.session.server import SessionServer
-from twinpool.types import Pool
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.v1 import worker_pb2_grpc as pb_grpc
 
-SECRET = "the cluster's secret"
-WAIT_S = 10.0
 OLDER = ((SECRET_KEY, SECRET), (ROUTER_KEY, "older"))
-HELLO = Hello(Pool.DECODE, "decode-0-aa", pid=1, blocks_total=8, block_size=16, kv_bytes=64)
-
-
-class FakeWorker:
-    """Counts what it is told; a command named `fail` fails."""
-
-    def __init__(self) -> None:
-        self.commands: list[Command] = []
-        self.num_lost = 0
-        self.lost: set[str] = set()
-        self.introduction = HELLO
-        self.changed = threading.Condition()
-
-    def hello(self) -> Hello:
-        return self.introduction
-
-    def command(self, command: Command) -> None:
-        if command in (Drop("fail"), LeavePair("fail")):
-            raise RuntimeError("as told")
-        with self.changed:
-            self.commands.append(command)
-            self.changed.notify_all()
-
-    def work_lost(self, attempts: Collection[str]) -> None:
-        with self.changed:
-            self.num_lost += 1
-            self.lost |= set(attempts)
-            self.changed.notify_all()
-
-    async def wait_for(self, holds: Callable[[], bool]) -> None:
-        def wait() -> bool:
-            with self.changed:
-                return self.changed.wait_for(holds, WAIT_S)
-
-        assert await asyncio.to_thread(wait)
 
 
 class Served:

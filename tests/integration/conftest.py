@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.patience import PATIENT
-from tests.integration.running import RunningSystem, quiesce
-from tests.integration.scraping import Prometheus, prometheus
-from tests.integration.shared_cluster import ServeOnce, SharedCluster, wait_for
+from tests.support.system.patience import PATIENT
+from tests.support.system.running import RunningSystem, StartSystem, quiesce
+from tests.support.system.scraping import Prometheus, prometheus
+from tests.support.system.shared_cluster import ServeOnce, SharedCluster, wait_for
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import DEFAULT_MODEL, EngineConfig, HandoffConfig, RouterConfig, ServeConfig
 from twinpool.prepare.pull import pull
 from twinpool.serving.cluster import Cluster
 from twinpool.serving.launcher import BUILDERS, Builders
-
-StartSystem = Callable[..., RunningSystem]
 
 
 @pytest.fixture(scope="session")

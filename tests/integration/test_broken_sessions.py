@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from router.telemetry.series import RESTARTS
-from tests.faults.plans import Faults, Point
-from tests.faults.sessions import Cut, behind_proxies, cut_session
-from tests.faults.workers import watched_builders
-from tests.integration.asking import Asking
-from tests.integration.conftest import StartSystem
-from tests.integration.watched import WatchedSystem, wait_until
-from tests.reference import reference_case
+from tests.support.faults.plans import Faults, Point
+from tests.support.faults.sessions import Cut, behind_proxies, cut_session
+from tests.support.faults.workers import watched_builders
+from tests.support.models.reference import reference_case
+from tests.support.system.asking import Asking
+from tests.support.system.running import StartSystem
+from tests.support.system.watched import WatchedSystem, wait_until
 from twinpool.client.status import WorkerStatus
 from twinpool.config import RouterConfig
 

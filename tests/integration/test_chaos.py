@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from tests.integration.chaos import Storm
-from tests.integration.conftest import StartSystem
-from tests.integration.errands import CANCEL_SHARE, errands, known_questions, learned_questions
-from tests.integration.running import come_to_rest, quiesce, wait_until_ready
+from tests.support.system.chaos import Storm
+from tests.support.system.errands import CANCEL_SHARE, errands, known_questions, learned_questions
+from tests.support.system.running import StartSystem, come_to_rest, quiesce, wait_until_ready
 from twinpool.config import RouterConfig
 
 REST_S = 5.0

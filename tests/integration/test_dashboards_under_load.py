@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import pytest
 
 from scripts import make_dashboards
-from tests.integration.running import RunningSystem, quiesce
-from tests.integration.scraping import PROMETHEUS, WHY_SKIPPED, Prometheus, eventually
+from tests.support.system.running import RunningSystem, quiesce
+from tests.support.system.scraping import PROMETHEUS, WHY_SKIPPED, Prometheus, eventually
 
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason=WHY_SKIPPED)
 NUM_CLIENTS = 4

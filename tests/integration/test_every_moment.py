@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.plans import Action, Point
-from tests.integration.asking import Asking
-from tests.integration.conftest import StartSystem
-from tests.integration.patience import PATIENT_S
-from tests.integration.watched import WatchedSystem, start_watched
-from tests.reference import reference_case
+from tests.support.faults.plans import Action, Point
+from tests.support.models.reference import reference_case
+from tests.support.system.asking import Asking
+from tests.support.system.patience import PATIENT_S
+from tests.support.system.running import StartSystem
+from tests.support.system.watched import WatchedSystem, start_watched
 from twinpool.config import EngineConfig, RouterConfig
 from twinpool.errors import DeadlineExceeded
 from twinpool.types import FinishReason

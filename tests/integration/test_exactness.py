@@ -8,9 +8,8 @@ from itertools import product
 
 import pytest
 
-from tests.integration.conftest import StartSystem
-from tests.integration.running import RunningSystem, quiesce
-from tests.reference import ReferenceCase, reference_case, reference_cases
+from tests.support.models.reference import ReferenceCase, reference_case, reference_cases
+from tests.support.system.running import RunningSystem, StartSystem, quiesce
 
 AT_ONCE = 16
 NUM_SHORT = 8

@@ -12,10 +12,16 @@ from contextlib import nullcontext
 import pytest
 
 from router.telemetry.series import RESTARTS
-from tests.integration.conftest import StartSystem
-from tests.integration.patience import impatient
-from tests.integration.running import READY_S, RunningSystem, choice_of, quiesce, wait_until_ready
-from tests.reference import ReferenceCase, reference_case, reference_cases
+from tests.support.models.reference import ReferenceCase, reference_case, reference_cases
+from tests.support.system.patience import impatient
+from tests.support.system.running import (
+    READY_S,
+    RunningSystem,
+    StartSystem,
+    choice_of,
+    quiesce,
+    wait_until_ready,
+)
 from twinpool.client import Chunk, Stream
 from twinpool.client.values import Completion
 from twinpool.config import EngineConfig

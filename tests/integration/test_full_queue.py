@@ -9,11 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from router.dispatch.drain_rate import NUM_GAPS
-from tests.faults.plans import Armed, Point
-from tests.integration.conftest import StartSystem
-from tests.integration.patience import PATIENT_S
-from tests.integration.running import RunningSystem
-from tests.integration.watched import WatchedSystem, start_watched, wait_until
+from tests.support.faults.plans import Armed, Point
+from tests.support.system.patience import PATIENT_S
+from tests.support.system.running import RunningSystem, StartSystem
+from tests.support.system.watched import WatchedSystem, start_watched, wait_until
 from twinpool.config import RouterConfig
 from twinpool.errors import QueueFull
 

@@ -19,11 +19,10 @@ from router.entrance.answer_text import AnswerText
 from router.entrance.chunk_stream import ChunkStream
 from router.scheduling.commands import SchedulerSaid
 from router.scheduling.events import Arrived, SchedulerEvent
-from tests.contract.router.shell import SMALL_WINDOWS, detail, fields_of, reason_of
-from tests.integration.conftest import StartSystem
-from tests.integration.patience import PATIENT_S
-from tests.integration.running import RunningSystem, quiesce
-from tests.reference import ReferenceCase, reference_case, reference_cases
+from tests.support.models.reference import ReferenceCase, reference_case, reference_cases
+from tests.support.router.shell import SMALL_WINDOWS, detail, fields_of, reason_of
+from tests.support.system.patience import PATIENT_S
+from tests.support.system.running import RunningSystem, StartSystem, quiesce
 from twinpool.config import EngineConfig, RouterConfig
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1.inference_pb2_grpc import InferenceStub

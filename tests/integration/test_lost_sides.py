@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.plans import Point
-from tests.integration.asking import Asking
-from tests.integration.conftest import StartSystem
-from tests.integration.patience import impatient
-from tests.integration.watched import WatchedSystem, start_watched, wait_until
-from tests.reference import reference_case
+from tests.support.faults.plans import Point
+from tests.support.models.reference import reference_case
+from tests.support.system.asking import Asking
+from tests.support.system.patience import impatient
+from tests.support.system.running import StartSystem
+from tests.support.system.watched import WatchedSystem, start_watched, wait_until
 from twinpool.config import EngineConfig
 
 SMALL = EngineConfig(dtype="float32", kv_memory_mib=16)

@@ -7,7 +7,8 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.integration.shared_cluster import (
+from tests.support.models.reference import reference_case
+from tests.support.system.shared_cluster import (
     Serve,
     ServeOnce,
     SharedCluster,
@@ -16,14 +17,13 @@ from tests.integration.shared_cluster import (
     status_of,
     wait_for,
 )
-from tests.reference import reference_case
 from twinpool import Client
 from twinpool.client.status import WorkerStatus
 from twinpool.types import Pool, WorkerState
 
 NUM_TOKENS = 24
 NUM_ASKED = 100
-TELLS_SOON = "tests.integration.serve_that_tells_soon"
+TELLS_SOON = "tests.support.system.serve_that_tells_soon"
 WANTS = "cpus=1,memory-mib=64,resource.decode=1,label.zone=a,env.POOL_OF_TEST=decode"
 
 

@@ -6,19 +6,18 @@ import re
 import shlex
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import StartSystem
-from tests.integration.patience import PATIENT_S
-from tests.integration.running import RunningSystem, quiesce
-from tests.reference import reference_case
+from tests.support.models.reference import reference_case
+from tests.support.paths import ROOT
+from tests.support.system.patience import PATIENT_S
+from tests.support.system.running import RunningSystem, StartSystem, quiesce
 from twinpool.cli.app import main
 from twinpool.config import RouterConfig
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
+PAGE = ROOT / "docs" / "operations.md"
+RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
 ASKS_NOBODY = ("estimate",)
 
 

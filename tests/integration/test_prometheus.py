@@ -8,8 +8,8 @@ from dataclasses import astuple, dataclass
 import pytest
 
 from scripts.metrics_catalogue import queryable
-from tests.integration.running import GAUGES_AT_REST, RunningSystem, quiesce
-from tests.integration.scraping import PROMETHEUS, WHY_SKIPPED, Prometheus, eventually
+from tests.support.system.running import GAUGES_AT_REST, RunningSystem, quiesce
+from tests.support.system.scraping import PROMETHEUS, WHY_SKIPPED, Prometheus, eventually
 from twinpool.client.values import Summary
 
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason=WHY_SKIPPED)

@@ -10,10 +10,9 @@ from statistics import median
 
 import pytest
 
-from tests.faults.plans import Point
-from tests.integration.conftest import StartSystem
-from tests.integration.running import RunningSystem, quiesce
-from tests.integration.watched import WatchedSystem, start_watched
+from tests.support.faults.plans import Point
+from tests.support.system.running import RunningSystem, StartSystem, quiesce
+from tests.support.system.watched import WatchedSystem, start_watched
 from twinpool.client import Options
 from twinpool.errors import DeadlineExceeded
 from twinpool.types import FinishReason

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.integration.shared_cluster import (
+from tests.support.system.shared_cluster import (
     ServeOnce,
     SharedCluster,
     lives_of,

@@ -15,10 +15,9 @@ import pytest
 
 from router.scheduling.commands import SchedulerSaid
 from router.scheduling.events import SchedulerEvent
-from tests.integration.conftest import StartSystem
-from tests.integration.patience import PATIENT_S
-from tests.integration.running import RunningSystem, choice_of, quiesce
-from tests.reference import ReferenceCase, reference_case, reference_cases
+from tests.support.models.reference import ReferenceCase, reference_case, reference_cases
+from tests.support.system.patience import PATIENT_S
+from tests.support.system.running import RunningSystem, StartSystem, choice_of, quiesce
 from twinpool.client import Chunk, Stream
 from twinpool.client.values import Completion
 from twinpool.config import RouterConfig

@@ -11,8 +11,8 @@ from subprocess import PIPE
 
 import pytest
 
-from tests.integration.served import Served
-from tests.integration.watched import wait_until
+from tests.support.system.served import Served
+from tests.support.system.watched import wait_until
 from twinpool import Client
 from twinpool.checkpoint.prepared import PreparedModel
 

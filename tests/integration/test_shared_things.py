@@ -8,7 +8,7 @@ import time
 import pytest
 import ray
 
-from tests.integration.shared_things import EMPTY_STORE, object_store, shared_memory
+from tests.support.system.shared_things import EMPTY_STORE, object_store, shared_memory
 
 WAIT_S = 10.0
 

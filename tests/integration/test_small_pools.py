@@ -10,13 +10,12 @@ import pytest
 
 from router.scheduling.commands import SchedulerSaid
 from router.scheduling.events import SchedulerEvent, WorkerSaid
-from tests.faults.plans import Point
-from tests.integration.asking import Asking
-from tests.integration.conftest import StartSystem
-from tests.integration.patience import PATIENT_S
-from tests.integration.running import RunningSystem, quiesce
-from tests.integration.watched import start_watched, wait_until
-from tests.reference import reference_case, reference_cases
+from tests.support.faults.plans import Point
+from tests.support.models.reference import reference_case, reference_cases
+from tests.support.system.asking import Asking
+from tests.support.system.patience import PATIENT_S
+from tests.support.system.running import RunningSystem, StartSystem, quiesce
+from tests.support.system.watched import start_watched, wait_until
 from twinpool.config import EngineConfig, RouterConfig
 from twinpool.errors import InvalidRequest
 from twinpool.session.messages import StepDone

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration.patience import impatient
-from tests.integration.running import READY_S, RunningSystem, wait_until_ready
+from tests.support.system.patience import impatient
+from tests.support.system.running import READY_S, RunningSystem, wait_until_ready
 from twinpool.cli.app import main
 from twinpool.client.verification import Verification
 from twinpool.types import Pool

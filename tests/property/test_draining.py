@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from router.scheduling.phases import Phase
 from router.scheduling.requests import Choice
 from router.scheduling.values import Request
-from tests.property.simulated_system import FAULTS, GRACE_S, SECONDS, SimulatedSystem
-from tests.property.witness import Answer
+from tests.support.simulation.system import FAULTS, GRACE_S, SECONDS, SimulatedSystem
+from tests.support.simulation.witness import Answer
 from twinpool.sampling.params import SamplingParams
 from twinpool.types import Pool
 

@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from router.scheduling.events import Aborted
 from router.scheduling.values import Request
-from tests.property.fleet_witness import place
-from tests.property.simulated_decode import SimulatedDecode
-from tests.property.simulated_loop import BLOCK_SIZE
-from tests.property.simulated_system import FAULTS, GRACE_S, SECONDS, SimulatedSystem
-from tests.property.witness import Answer
+from tests.support.simulation.decode import SimulatedDecode
+from tests.support.simulation.fleet_witness import place
+from tests.support.simulation.loop import BLOCK_SIZE
+from tests.support.simulation.system import FAULTS, GRACE_S, SECONDS, SimulatedSystem
+from tests.support.simulation.witness import Answer
 from twinpool.sampling.params import SamplingParams
 from twinpool.types import Pool
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.contract.router.shell import Shell, running_shell
+from tests.support.router.shell import Shell, running_shell
 
 
 @pytest.fixture

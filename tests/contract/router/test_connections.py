@@ -11,8 +11,8 @@ from h2.events import ConnectionTerminated, DataReceived, PingAckReceived, Remot
 from h2.settings import SettingCodes
 
 from router.faces.grpc import transport
-from tests.contract.router.raw_client import PATIENCE_S, RawClient, raw_client
-from tests.contract.router.shell import Shell, failure_of, running_shell, token_prompt
+from tests.support.router.raw_client import PATIENCE_S, RawClient, raw_client
+from tests.support.router.shell import Shell, failure_of, running_shell, token_prompt
 
 FAST_PINGS = {"grpc.http2.min_ping_interval_without_data_ms": 100}
 SHORT_IDLE = {"grpc.max_connection_idle_ms": 300}

@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from router.entrance import entrance
-from tests.contract.router.fakes import ByteTokenizer
-from tests.contract.router.shell import Shell, failure_of, fields_of, reason_of, running_shell, token_prompt
+from tests.support.router.fakes import ByteTokenizer
+from tests.support.router.shell import Shell, failure_of, fields_of, reason_of, running_shell, token_prompt
 from twinpool.errors import ServerDraining
 from twinpool.types import FinishReason
 from twinpool.v1 import inference_pb2 as pb

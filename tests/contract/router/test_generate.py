@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.contract.router.fakes import BOS, EOS, TIMING, FakeStream
-from tests.contract.router.shell import Shell, token_prompt
+from tests.support.router.fakes import BOS, EOS, TIMING, FakeStream
+from tests.support.router.shell import Shell, token_prompt
 from twinpool.types import FinishReason
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import types_pb2

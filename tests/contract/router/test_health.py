@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from router.faces.address import Address
-from tests.contract.router.shell import ANY_PORT, Shell, running_shell
+from tests.support.router.shell import ANY_PORT, Shell, running_shell
 from twinpool.errors import StartFailed
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router.telemetry.metrics import Metrics
 from router.telemetry.metrics_server import MetricsServer
-from tests.contract.router.fakes import TIMING, FakeDispatcher
+from tests.support.router.fakes import TIMING, FakeDispatcher
 from twinpool.errors import StartFailed
 from twinpool.types import FinishReason, Usage
 

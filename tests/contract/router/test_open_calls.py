@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from router.entrance import open_calls
-from tests.contract.router.shell import Shell, detail, failure_of, reason_of, running_shell, token_prompt
+from tests.support.router.shell import Shell, detail, failure_of, reason_of, running_shell, token_prompt
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import types_pb2
 from twinpool.v1.inference_pb2_grpc import InferenceStub

@@ -10,7 +10,7 @@ import pytest
 from google.rpc import error_details_pb2
 
 from router.entrance.open_calls import MOST_AT_ONCE
-from tests.contract.router.shell import Shell, detail, failure_of, fields_of, reason_of
+from tests.support.router.shell import Shell, detail, failure_of, fields_of, reason_of
 from twinpool.totals import Totals
 from twinpool.types import Pool
 from twinpool.v1 import operations_pb2 as pb

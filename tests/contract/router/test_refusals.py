@@ -11,8 +11,8 @@ import pytest
 from google.rpc import error_details_pb2
 
 from router.entrance.request_limits import MAX_BYTES_PER_TOKEN
-from tests.contract.router.fakes import CARD, ByteTokenizer, FakeStream
-from tests.contract.router.shell import (
+from tests.support.router.fakes import CARD, ByteTokenizer, FakeStream
+from tests.support.router.shell import (
     Shell,
     detail,
     failure_of,

@@ -13,9 +13,9 @@ from router.scheduling.phases import Phase
 from router.scheduling.scheduler import SchedulerLimits
 from router.scheduling.values import Ending
 from router.telemetry import request_log
-from tests.contract.router.fakes import TIMING
-from tests.contract.router.shell import Shell, failure_of
-from tests.unit.small_fleet import LIMITS, SmallFleet, failures, request
+from tests.support.router.fakes import TIMING
+from tests.support.router.shell import Shell, failure_of
+from tests.support.router.small_fleet import LIMITS, SmallFleet, failures, request
 from twinpool.types import FinishReason, ServedBy, Usage
 from twinpool.v1 import inference_pb2 as pb
 
