@@ -15,12 +15,14 @@ BIN := .venv/bin
 SERVES := .venv/.installed
 TESTS := .venv/.installed-test
 CHECKS := .venv/.installed-check
+# Others' programs and clients have an environment of their own, which only their tests use.
+CLIENTS := .venv/clients/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pull serve test check format metrics proto baseline exactness chaos pauses clean
+.PHONY: help setup pull serve test test-clients check format metrics proto baseline exactness chaos pauses clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  Variables: PYTHON, TORCH_INDEX (setup); MODEL, ARGS (serve, test)."
 
 setup: $(SERVES) ## make .venv and install what serves into it; does nothing where that is done
@@ -50,6 +52,16 @@ serve: pull ## serve MODEL on this machine; ARGS="--decode 2" adds options
 
 test: pull $(TESTS) ## run all tests; ARGS="-k name" picks some
 	@$(BIN)/python -m pytest --durations 20 --durations-min 1 $(ARGS)
+
+test-clients: pull $(TESTS) $(CLIENTS) ## test with other people's clients and checkers, in an environment of their own
+	@$(BIN)/python -m pytest -m clients $(ARGS)
+
+$(CLIENTS): $(SERVES)
+	@echo "setup: installing what test-clients needs into $(@D)" >&2
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install $(if $(CI),--quiet) -c constraints.txt \
+	  $$($(BIN)/python scripts/dependency_group.py clients) >&2
+	@touch $@
 
 exactness: pull $(TESTS) ## compare tokens with transformers' over the full grid (minutes)
 	@$(BIN)/python -m pytest -m exactness $(ARGS)

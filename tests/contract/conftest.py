@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.client.fake_server import FakeServer, running_server
+from tests.support.clients.fake_server import FakeServer, running_server
 
 
 @pytest.fixture

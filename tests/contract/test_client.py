@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from router.entrance.codes import CODES
-from tests.support.client.fake_server import FakeServer
+from tests.support.clients.fake_server import FakeServer
 from twinpool import AsyncClient, Client, errors
 from twinpool.client import (
     AsyncOperationsClient,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.client.fake_server import FakeServer
+from tests.support.clients.fake_server import FakeServer
 from twinpool import AsyncClient, Client, errors
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.client.fake_server import FakeServer
+from tests.support.clients.fake_server import FakeServer
 from twinpool import Client
 from twinpool.client import ServerUnreachable
 from twinpool.client.connections import _CHANNEL_OPTIONS
@@ -53,7 +53,7 @@ _SERVE = [
     "-c",
     """
 import sys, threading
-from tests.support.client.fake_server import running_server
+from tests.support.clients.fake_server import running_server
 with running_server(*sys.argv[1:]) as server:
     print(server.target, flush=True)
     threading.Event().wait()

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.support.client.fake_server import FakeServer
+from tests.support.clients.fake_server import FakeServer
 from twinpool import errors
 from twinpool.cli.app import main
 from twinpool.cli.exits import Exit

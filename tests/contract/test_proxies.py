@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from router.dispatch.worker_session import WorkerSession
-from tests.support.client.fake_server import FakeServer
+from tests.support.clients.fake_server import FakeServer
 from tests.support.workers.fake_worker import HELLO, SECRET, FakeWorker
 from twinpool import AsyncClient, Client
 from twinpool.channels import is_on_this_machine

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.support.client.fake_server import FakeServer, running_server
+from tests.support.clients.fake_server import FakeServer, running_server
 from twinpool.cli.app import main
 from twinpool.cli.exits import Exit
 

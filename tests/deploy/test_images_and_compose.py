@@ -26,6 +26,7 @@ def variables_of(service: str) -> dict[str, str]:
     return {name: str(value) for name, value in environment.items() if "${" not in str(value)}
 
 
+@pytest.mark.clients
 def test_the_linter_of_images_finds_nothing() -> None:
     assert run(PROGRAMS / "hadolint", DEPLOY / "Dockerfile") == ""
 
@@ -45,6 +46,7 @@ def test_images_are_not_roots_and_only_the_workers_has_torch() -> None:
     assert not any("[" in line for line in stages["router-packages"])
 
 
+@pytest.mark.clients
 def test_the_compose_file_is_valid_by_its_schema() -> None:
     run(PROGRAMS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
 

@@ -45,6 +45,7 @@ def config(request: pytest.FixtureRequest) -> ServeConfig:
     return load_config(file=request.param / "serve.toml", environment=environment)
 
 
+@pytest.mark.clients
 def test_kubernetes_takes_every_object(tmp_path: Path) -> None:
     known = [each for each in OBJECTS if each["kind"] not in CUSTOM]
     spec = the("RayCluster")["spec"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
-PROGRAMS = Path(sys.executable).parent
-"""Where packages of the virtual environment put theirs."""
+from tests.support.paths import CLIENTS
+
+PROGRAMS = CLIENTS / "bin"
+"""Those that come with packages."""
 
 
 def run(program: str | Path, *arguments: str | Path) -> str:
