@@ -13,6 +13,9 @@ from twinpool.serving.ray_environment import set_ray_environment
 
 # Before anything imports Ray, which reads its settings only then.
 set_ray_environment()
+# As workers do, before torch is loaded: a thread of torch's that is done early sleeps until the others are.
+# Else it keeps the core that they wait for: a test takes twenty times as long where anything else computes.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Workers with faults are the tests' own; Ray's processes do not look for modules where pytest was started.
 _ROOT = str(Path(__file__).parent.parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
