@@ -22,6 +22,7 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from tests.support.models.reference_model import ReferenceModel, read_by_transformers
 from twinpool.config import DEFAULT_MODEL
 from twinpool.prepare.fetch import fetch_wheel
 from twinpool.prepare.progress import Silent
@@ -99,6 +100,10 @@ class Reference:
         )
         self._model.generation_config.eos_token_id = None  # go on after an end token
 
+    def read(self) -> ReferenceModel:
+        """The weights, in one number, and the constants."""
+        return read_by_transformers(self._model)
+
     def answer(self, case: Case) -> Case:
         """The case with its greedy tokens."""
         prompt = torch.tensor([case.prompt_ids])
@@ -171,6 +176,7 @@ def main() -> None:
         "dtype": "float32",
         "transformers": transformers.__version__,
         "eos_token_id": reference.tokenizer.eos_token_id,
+        "model_read": asdict(reference.read()),
     }
     text = f'{{"about":{json.dumps(about)},\n"cases":[\n' + ",\n".join(cases) + "\n]}\n"
     (DATA / "reference_smollm2.json").write_text(text, "utf-8")

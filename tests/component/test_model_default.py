@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 
+from tests.support.models.reference_model import read_by_transformers, reference_model, weights_sha256
 from tests.support.paths import DATA
 from twinpool.checkpoint.detokenizer import IncrementalDetokenizer
 from twinpool.checkpoint.prepared import PreparedModel
@@ -59,25 +60,24 @@ def reference_cases() -> list[dict[str, Any]]:
     return cases
 
 
+def test_weights_and_constants_equal_those_of_transformers(default_model: PreparedModel) -> None:
+    theirs, model = reference_model(), default_model.description
+    assert weights_sha256(load_file(default_model.weights_file)) == theirs.weights_sha256
+    attention = model.layers[0].attention
+    assert attention.rope.theta == theirs.rope_theta
+    assert model.norm_eps == model.layers[0].norm_eps == theirs.rms_norm_eps
+    assert attention.head_dim == theirs.head_dim
+    assert model.max_context_tokens == theirs.max_position_embeddings
+    assert model.tied_output is theirs.tie_word_embeddings
+
+
+@pytest.mark.exactness
 @pytest.mark.timeout(300)  # transformers takes its time over GGUF files
-def test_weights_and_constants_equal_those_of_transformers(
-    default_model: PreparedModel, gguf_file: Path
-) -> None:
+def test_the_reference_has_what_transformers_reads(gguf_file: Path) -> None:
     theirs: Any = LlamaForCausalLM.from_pretrained(
         gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32
     )
-    expected = theirs.state_dict()
-    expected.pop("lm_head.weight")  # tied
-    ours = load_file(default_model.weights_file)
-    assert ours.keys() == expected.keys()
-    assert all(torch.equal(ours[name], expected[name]) for name in expected)
-    model = default_model.description
-    attention = model.layers[0].attention
-    assert attention.rope.theta == theirs.config.rope_parameters["rope_theta"]
-    assert model.norm_eps == model.layers[0].norm_eps == theirs.config.rms_norm_eps
-    assert attention.head_dim == theirs.config.head_dim
-    assert model.max_context_tokens == theirs.config.max_position_embeddings
-    assert model.tied_output is theirs.config.tie_word_embeddings
+    assert read_by_transformers(theirs) == reference_model()
 
 
 def test_the_prepared_folder_is_itself_one_that_transformers_reads(default_model: PreparedModel) -> None:
