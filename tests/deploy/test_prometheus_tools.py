@@ -45,7 +45,10 @@ def test_an_alert_that_never_fires_is_found(tmp_path: Path) -> None:
     changed = rules.replace('up{job="twinpool"} == 0', 'up{job="twinpool"} == 2')
     assert changed != rules
     (tmp_path / "rules.yaml").write_text(changed)
-    shutil.copy(FOLDER / "rules_test.yaml", tmp_path)
+    cases = yaml.safe_load((FOLDER / "rules_test.yaml").read_text())
+    cases["tests"] = [case for case in cases["tests"] if case["name"] == "a router that does not answer"]
+    assert cases["tests"]
+    (tmp_path / "rules_test.yaml").write_text(yaml.safe_dump(cases))
     with pytest.raises(AssertionError, match="TwinpoolTargetDown"):
         promtool("test", "rules", tmp_path / "rules_test.yaml")
 
