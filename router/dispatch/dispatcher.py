@@ -43,6 +43,7 @@ from router.scheduling.events import (
     SeatClosed,
     Tick,
     WorkerDown,
+    WorkerGone,
     WorkerSaid,
     WorkerUp,
 )
@@ -204,6 +205,10 @@ class RunningDispatcher:
         """A session is gone."""
         self._sessions.pop(worker_id, None)
         self._feed(WorkerDown(worker_id, incarnation, reason))
+
+    def worker_gone(self, pool: Pool, incarnation: str) -> None:
+        """A process has ended."""
+        self._feed(WorkerGone(pool, incarnation))
 
     def seat_closed(self, worker_id: str) -> None:
         """No worker of this name will come any more."""

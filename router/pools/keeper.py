@@ -115,7 +115,7 @@ class PoolKeeper:
         worker = self._running.get(command.worker_id)
         if worker is not None and worker.incarnation == command.incarnation:
             self._causes[command.worker_id] = command.cause
-            self._ending(self._launcher.kill(worker))
+            self._ending(self._end(worker, gently=False))
 
     async def stop(self, leave: Leave = Leave.NONE) -> None:
         """Let go of all seats, and end all workers but for those that are left alive for another router."""
@@ -216,10 +216,10 @@ class PoolKeeper:
         """A worker whose session is gone may still run: only its end makes room for the next."""
         if self._leave is Leave.ALL or (self._leave is Leave.ATTACHED and worker.attached):
             self._launcher.release(worker)
-        elif gently:
-            await self._launcher.stop(worker)
-        else:
-            await self._launcher.kill(worker)
+            return
+        ended = await (self._launcher.stop(worker) if gently else self._launcher.kill(worker))
+        if ended:
+            self._dispatcher.worker_gone(worker.pool, worker.incarnation)
 
     def _let_go(self, error: TakenOver) -> None:
         """Another router has a worker, and so will have all: none may be ended by us any more."""

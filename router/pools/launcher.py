@@ -70,12 +70,16 @@ class Launcher(Protocol):
         """
         ...
 
-    async def stop(self, worker: StartedWorker) -> None:
-        """End a worker, gently and then by force, within a bound. A worker already gone is fine."""
+    async def stop(self, worker: StartedWorker) -> bool:
+        """End a worker, gently and then by force, within a bound; see `kill`."""
         ...
 
-    async def kill(self, worker: StartedWorker) -> None:
-        """End a worker at once. A worker already gone or released is fine."""
+    async def kill(self, worker: StartedWorker) -> bool:
+        """End a worker at once. One already gone or released is fine.
+
+        True once its process is known to have ended; False if it may live: it is another router's, could not
+        be ended, or was let go of before.
+        """
         ...
 
     def release(self, worker: StartedWorker) -> None:

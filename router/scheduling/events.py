@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from router.scheduling.values import Request
 from twinpool.session.messages import Event, Hello
+from twinpool.types import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,19 @@ class WorkerUp:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDown:
-    """A worker's session or process is gone."""
+    """A worker's session is over. Its process may live on, for another router too: see `WorkerGone`."""
 
     worker_id: str
     incarnation: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """A worker's process has ended for certain: before or after its `WorkerDown`."""
+
+    pool: Pool
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,7 @@ SchedulerEvent = (
     | Cut
     | WorkerUp
     | WorkerDown
+    | WorkerGone
     | SeatClosed
     | Drain
     | WorkerSaid

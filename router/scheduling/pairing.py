@@ -53,19 +53,26 @@ class Pairing:
             pair.rejoin_at = None
 
     def failed(self, prefill_incarnation: str, decode_incarnation: str, now: float) -> None:
-        """A canary did not pass: joined and tried again after a while."""
+        """A canary did not pass: closed, and joined and tried anew after a while.
+
+        Its two ends may disagree about it, which only a new connection is sure to mend.
+        """
         prefill = self._fleet.by_incarnation(prefill_incarnation)
         pair = self.of(prefill, decode_incarnation) if prefill else None
         if pair is not None and pair.transport and not pair.proven:
+            self._outbox.send(pair.prefill.worker_id, m.LeavePair(decode_incarnation))
             pair.broke(now)
 
-    def worker_left(self, worker: Worker) -> None:
-        """Tell whoever hands off to it, or takes hand-offs from it, that a worker's process is gone."""
+    def worker_gone(self, pool: Pool, incarnation: str) -> None:
+        """Tell whoever may hand off to it, or take hand-offs from it, that a worker's process has ended.
+
+        A decode worker may have been a writer, too: as it drained.
+        """
         for other in self._fleet.workers():
-            if worker.pool is Pool.DECODE and (other.pool is Pool.PREFILL or other.draining):
-                self._outbox.send(other.worker_id, m.LeavePair(worker.incarnation))
-            if other.pool is Pool.DECODE and (worker.pool is Pool.PREFILL or worker.draining):
-                self._outbox.send(other.worker_id, m.WriterGone(worker.incarnation))
+            if pool is Pool.DECODE and (other.pool is Pool.PREFILL or other.draining):
+                self._outbox.send(other.worker_id, m.LeavePair(incarnation))
+            if other.pool is Pool.DECODE:
+                self._outbox.send(other.worker_id, m.WriterGone(incarnation))
 
     def of(self, prefill: Worker, decode_incarnation: str) -> Pair | None:
         """A pair by the words its prefill worker uses."""

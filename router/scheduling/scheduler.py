@@ -34,6 +34,7 @@ from router.scheduling.events import (
     SeatClosed,
     Tick,
     WorkerDown,
+    WorkerGone,
     WorkerSaid,
     WorkerUp,
 )
@@ -126,6 +127,8 @@ class Scheduler:
                     self._pairing.join(pair, now)
             case WorkerDown():
                 self._worker_down(event, now)
+            case WorkerGone(pool, incarnation):
+                self._pairing.worker_gone(pool, incarnation)
             case SeatClosed(worker_id):
                 self._watch.replaced(worker_id)
             case Drain(worker_id, grace_s):
@@ -302,7 +305,6 @@ class Scheduler:
             return
         self.fleet.remove(worker.worker_id)
         self._watch.worker_left(worker)
-        self._pairing.worker_left(worker)
         self._attempts.no_word_follows(worker.charged)
         self._draining.worker_left(worker)
         self._draining.target_lost(worker.worker_id, target_holds=False)

@@ -24,10 +24,11 @@ from twinpool.kv.reservations import Opened
 from twinpool.kv.storage import KvStorage
 from twinpool.session.messages import LoadReport, Released
 from twinpool.transfer import ray_receiver
-from twinpool.transfer.port import ReceiverEvents
+from twinpool.transfer.port import HandoffRefused, ReceiverEvents
 from twinpool.transfer.ray_receiver import STOPPED, RayReceiver
 
 WRITER = "prefill-0-bb"
+UNKNOWN = "does not know this pair"
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +121,11 @@ def test_end_is_told_after_the_copy_in_progress(word: str) -> None:
     chunk.go_on.set()
     join(pushing)
     assert events.last_words("a") == ["stopped"]
-    assert sender.push("a", 1, chunk_of(2)) == STOPPED
+    if word == "stopped":
+        assert sender.push("a", 1, chunk_of(2)) == STOPPED
+    else:
+        with pytest.raises(HandoffRefused, match=UNKNOWN):
+            sender.push("a", 1, chunk_of(2))
 
 
 class _RevokedAtOnce(ReceiverLog):
@@ -187,16 +192,32 @@ def test_renewal_is_progress_until_the_attempt_ends() -> None:
     assert events.heard()[-1] == ("stopped", WRITER, "a")
 
 
-def test_words_of_a_pair_that_is_not_joined_come_to_nothing() -> None:
+SAID_LATER: dict[str, tuple[Any, ...]] = {
+    "begin": ("a",),
+    "push": ("a", 0, [chunk_of(1)]),
+    "renew": ("a",),
+    "written": ("a", 1, []),
+    "stopped": ("a",),
+}
+
+
+@pytest.mark.parametrize("word", SAID_LATER)
+@pytest.mark.parametrize("ends", ["leave", "writer gone", "close"])
+def test_words_over_a_pair_that_is_not_joined_break_it(word: str, ends: str) -> None:
+    """Its sender believes in it; an answer like any other would leave it so for ever."""
     events = ReceiverLog(blocks={"a": (4,)})
     receiver = listening(events)
     sender = Sender(receiver)
-    sender.say("leave")
-    assert not sender.say("begin", "a")
-    assert sender.push("a", 0, chunk_of(1)) == STOPPED
-    sender.say("written", "a", 1, [])
-    sender.say("stopped", "a")
-    sender.say("leave")
+    match ends:
+        case "leave":
+            sender.say("leave")
+        case "close":
+            receiver.close()
+        case _:
+            receiver.writer_gone(WRITER)
+    with pytest.raises(HandoffRefused, match=UNKNOWN):
+        sender.say(word, *SAID_LATER[word])
+    assert sender.say("leave") is None
     assert events.heard() == []
 
 

@@ -184,6 +184,26 @@ def test_late_farewell_of_an_older_pair_does_not_end_the_newer(lone_pair: RayPai
     assert pair.holds(reserved, [6])
 
 
+@pytest.mark.parametrize("word", ["begin", "push", "renew", "written"])
+def test_pair_that_the_decode_worker_has_given_up_breaks_at_the_next_word(pair: RayPair, word: str) -> None:
+    sender = pair.connect()
+    if word != "begin":
+        pair.begin(sender, "a", 2)
+    ask(pair.actor.begin_anew.remote(checksum=False))
+    match word:
+        case "begin":
+            sender.begin("a")
+        case "push":
+            assert sender.push("a", [0], 0)
+        case "renew":
+            sender.renew("a")
+        case _:
+            assert sender.written("a")
+    pair.log.wait_until_broken()
+    assert not sender.push("a", [0], 0)
+    pair.begin(pair.connect(), "b", 1)
+
+
 @pytest.mark.parametrize("in_flight", [True, False])
 def test_killed_actor_breaks_the_pair(lone_pair: RayPair, in_flight: bool) -> None:
     pair = lone_pair

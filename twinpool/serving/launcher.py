@@ -148,19 +148,19 @@ class RayLauncher:
             return last_line(error)
         return "it was ended"
 
-    async def stop(self, worker: StartedWorker) -> None:
+    async def stop(self, worker: StartedWorker) -> bool:
         """See `Launcher.stop`."""
         actor = self._actors.get(worker.incarnation)
         if actor is None or await self._let_go(worker.incarnation):
-            return
+            return False
         # Stuck or dead already: then the kill ends it.
         with contextlib.suppress(TimeoutError, ray.exceptions.RayError):
             await asyncio.wait_for(result(actor.stop.remote()), STOP_TIMEOUT_S)
-        await self._kill(worker.incarnation)
+        return await self._kill(worker.incarnation)
 
-    async def kill(self, worker: StartedWorker) -> None:
+    async def kill(self, worker: StartedWorker) -> bool:
         """See `Launcher.kill`."""
-        await self._kill(worker.incarnation)
+        return await self._kill(worker.incarnation)
 
     def release(self, worker: StartedWorker) -> None:
         """See `Launcher.release`."""
@@ -244,11 +244,13 @@ class RayLauncher:
         if await self.is_taken_over():
             raise TakenOver(TAKEN_OVER)
 
-    async def _kill(self, incarnation: str) -> None:
+    async def _kill(self, incarnation: str) -> bool:
         """What cannot be ended now may be asked for again; it also leaves by itself, for want of a router."""
         actor = self._actors.get(incarnation)
-        if actor is not None and not await self._let_go(incarnation) and await end(actor):
-            self._forget(incarnation)
+        if actor is None or await self._let_go(incarnation) or not await end(actor):
+            return False
+        self._forget(incarnation)
+        return True
 
     async def _let_go(self, incarnation: str) -> bool:
         """Whether a worker is another router's by now, and so stays alive. If not, it can be no more."""

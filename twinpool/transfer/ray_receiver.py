@@ -3,6 +3,9 @@
 Senders speak through actor calls, which may overtake one another: every push is counted, and `written` says
 how many there were. The receiver is the writer here, so revoked blocks are free as soon as its own copies
 into them have ended, and late chunks find no reservation and are dropped.
+
+No connection's end tells a sender that its pair is over here. So a word over a pair that is not joined is an
+error, which breaks the pair at the sender's end, too.
 """
 
 from __future__ import annotations
@@ -86,18 +89,19 @@ class RayReceiver:
     def hear(self, word: str, *arguments: Any) -> Any:
         """One word of a sender; what it returns is the answer.
 
-        join(hello) answers the name of the new pair, under which that sender says all else.
+        join(hello) answers the name of the new pair, under which that sender says all else. Raises
+        HandoffRefused where no such pair is joined, or not any more.
         """
         if word == "join":
             return self._join(*arguments)
         pair, *rest = arguments
+        if word == "leave":
+            return self._leave(pair)
         with self._lock:
-            writer = self._writers.get(pair, "")
+            writer = self._writer(pair)
         match word:
-            case "leave":
-                return self._leave(pair)
             case "begin":
-                return self._begin(writer, *rest)
+                return self._begin(pair, *rest)
             case "push":
                 return self._push(writer, *rest)
             case "renew":
@@ -128,12 +132,20 @@ class RayReceiver:
         for key in left:
             self._stopped(*key)
 
-    def _begin(self, writer: str, attempt: str) -> tuple[int, int] | None:
+    def _writer(self, pair: str) -> str:
+        """With the lock: whose pair it is."""
+        if pair not in self._writers:
+            raise HandoffRefused("the decode worker does not know this pair")
+        return self._writers[pair]
+
+    def _begin(self, pair: str, attempt: str) -> tuple[int, int] | None:
         """How many blocks to send, and how many shared ones to leave out before them; None refuses."""
-        arriving = _Arriving(writer, attempt)
         with self._lock:
-            if not writer or (writer, attempt) in self._arriving:
+            # Looked up under this same lock: what begins here, the pair's end finds, and ends.
+            writer = self._writer(pair)
+            if (writer, attempt) in self._arriving:
                 return None
+            arriving = _Arriving(writer, attempt)
             # There before the reservation opens: it may be revoked as soon as that.
             self._arriving[writer, attempt] = arriving
         opened = self._events.begin(writer, attempt)

@@ -113,18 +113,21 @@ class FakeLauncher:
     async def wait_for_exit(self, worker: StartedWorker) -> str:
         return await asyncio.shield(self._of(worker).ended)
 
-    async def stop(self, worker: StartedWorker) -> None:
+    async def stop(self, worker: StartedWorker) -> bool:
         if gate := self.may_end.get(worker.worker_id):
             await gate.wait()
-        self._of(worker).stopped = True
+        life = self._of(worker)
+        life.stopped = not life.released
+        return life.stopped
 
-    async def kill(self, worker: StartedWorker) -> None:
+    async def kill(self, worker: StartedWorker) -> bool:
         if gate := self.may_end.get(worker.worker_id):
             await gate.wait()
         life = self._of(worker)
         life.killed = not life.released
         if not life.ended.done():
             life.ended.set_result("it was killed")
+        return life.killed
 
     def release(self, worker: StartedWorker) -> None:
         self._of(worker).released = True
@@ -166,6 +169,7 @@ class FakeDispatcher:
     def __init__(self) -> None:
         self.up: set[str] = set()
         self.down: list[str] = []
+        self.gone: list[tuple[Pool, str]] = []
         self.closed: list[str] = []
         self.drains: list[tuple[str, float]] = []
         self.given_up: dict[Pool | None, str] = {}
@@ -176,6 +180,9 @@ class FakeDispatcher:
     def worker_down(self, worker_id: str, incarnation: str, reason: str) -> None:
         self.down.append(incarnation)
         self.up.discard(worker_id)
+
+    def worker_gone(self, pool: Pool, incarnation: str) -> None:
+        self.gone.append((pool, incarnation))
 
     def worker_said(self, worker_id: str, incarnation: str, event: object) -> None:
         """Nobody listens."""

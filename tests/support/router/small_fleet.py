@@ -13,6 +13,7 @@ from router.scheduling.events import (
     SchedulerEvent,
     Tick,
     WorkerDown,
+    WorkerGone,
     WorkerSaid,
     WorkerUp,
 )
@@ -116,6 +117,10 @@ class SmallFleet:
 
     def goes_down(self, worker_id: str) -> list[SchedulerSaid]:
         return self.feed(WorkerDown(worker_id, self.incarnation(worker_id), "the process exited"))
+
+    def has_ended(self, worker_id: str) -> list[SchedulerSaid]:
+        """The process of a worker's newest life is known to be gone."""
+        return self.feed(WorkerGone(self.hello(worker_id).pool, self.incarnation(worker_id)))
 
     def says(self, worker_id: str, message: m.Event) -> list[SchedulerSaid]:
         return self.feed(WorkerSaid(worker_id, self.incarnation(worker_id), message))

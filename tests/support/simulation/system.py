@@ -9,7 +9,7 @@ from functools import partial
 
 from hypothesis import strategies as st
 
-from router.scheduling.events import Drain, WorkerUp
+from router.scheduling.events import Drain, WorkerGone, WorkerUp
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from tests.support.simulation.decode import SimulatedDecode
 from tests.support.simulation.loop import Poisoned
@@ -226,6 +226,7 @@ class SimulatedSystem:
     def replace_lost_workers(self) -> None:
         for worker in self.lost_workers():
             worker.die()
+            self.router.feed(WorkerGone(worker.pool, worker.incarnation))
             if worker.retired:
                 del self.workers[worker.worker_id]
             else:

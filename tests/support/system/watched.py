@@ -38,10 +38,15 @@ class WatchedSystem:
         os.kill(self.worker(worker_id).pid, number)
 
     def kill(self, worker_id: str) -> None:
-        """And wait until the router knows."""
-        incarnation = self.worker(worker_id).incarnation
+        """And wait until the router knows, and has told the others: its seat says then what became of it."""
+        before = self.worker(worker_id).incarnation
         self.strike(worker_id, signal.SIGKILL)
-        wait_until(lambda: all(each.incarnation != incarnation for each in self.status().workers))
+
+        def is_known() -> bool:
+            now = self.worker(worker_id)
+            return bool(now.reason) or now.incarnation not in ("", before)
+
+        wait_until(is_known)
 
     def prefill_of(self, request_id: str) -> str:
         """The prefill worker of a running request."""

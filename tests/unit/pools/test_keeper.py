@@ -84,6 +84,7 @@ async def test_a_worker_whose_process_or_session_ends_is_ended_and_replaced(keep
     await kept.is_another_life("decode-0", life)
     assert kept.dispatcher.down == [life.worker.incarnation]
     assert life.killed
+    assert kept.dispatcher.gone == [(Pool.DECODE, life.worker.incarnation)]
     assert kept.roster.seats["decode-0"].reason == "out of memory"
     assert kept.restarts(Pool.DECODE, "exited") == 1
 
@@ -95,6 +96,7 @@ async def test_a_worker_that_is_to_be_replaced_is_killed(keep: Keep) -> None:
     kept.keeper.replace(stuck)
     other = await kept.is_another_life("decode-0", life)
     assert kept.restarts(Pool.DECODE, "stuck") == 1
+    assert set(kept.dispatcher.gone) == {(Pool.DECODE, life.worker.incarnation)}
     kept.keeper.replace(stuck)  # an older life's
     await rest()
     assert not other.killed
@@ -110,6 +112,19 @@ async def test_workers_are_left_alive_for_the_next_router(keep: Keep) -> None:
     kept = await keep(1, 2)
     await kept.keeper.stop(Leave.ALL)
     assert [(life.released, life.is_over) for life in kept.launcher.lives] == [(True, False)] * 3
+    assert len(kept.dispatcher.down) == 3
+    assert kept.dispatcher.gone == []
+
+
+async def test_a_worker_that_may_live_on_is_not_said_to_be_gone(keep: Keep) -> None:
+    """It is another router's: what it was about to write still comes."""
+    kept = await keep()
+    life = kept.launcher.life("prefill-0")
+    life.released = True
+    life.session_over.set_result("lost")
+    await kept.is_another_life("prefill-0", life)
+    assert kept.dispatcher.down == [life.worker.incarnation]
+    assert kept.dispatcher.gone == []
 
 
 async def test_of_workers_that_were_up_before_and_others_only_those_are_left_alive(keep: Keep) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from router.scheduling.commands import ProbePair, Send
-from router.scheduling.events import PairFailed, PairProven, WorkerDown
+from router.scheduling.events import Drain, PairFailed, PairProven, WorkerDown
 from router.scheduling.fleet import JOIN_AGAIN_S, PROBE_AGAIN_S
 from router.scheduling.phases import Phase, Setback
 from router.scheduling.reasons import PREFILL_ENDED, RELEASED
@@ -34,6 +34,31 @@ CANARY = request("canary", pair=("p0", "d0"))
 # A worker is lost.
 
 
+def test_a_lost_session_is_no_end_of_its_process() -> None:
+    """A router that lets its workers live loses all their sessions, and the next one uses their pairs."""
+    fleet = SmallFleet(prefill=2, decode=2)
+    assert [*fleet.goes_down("p0"), *fleet.goes_down("d0")] == []
+    drains = fleet.feed(Drain("d1", 60.0))
+    assert sent([*drains, *fleet.goes_down("d1"), *fleet.goes_down("p1")]) == []
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_those_who_hand_off_to_a_process_or_take_its_hand_offs_are_told_of_its_end(before: bool) -> None:
+    """Also where that is known before the end of its session."""
+    fleet = SmallFleet(prefill=3, decode=3)
+    if not before:
+        fleet.goes_down("p0")
+        fleet.goes_down("d0")
+    fleet.feed(Drain("d1", 60.0))
+    gone, writer_gone = fleet.has_ended("p0"), m.WriterGone("p0-1")
+    assert sent(gone, "p1") == []
+    assert sent(gone, "d1") == sent(gone, "d2") == [writer_gone]
+    gone, leave, writer_gone = fleet.has_ended("d0"), m.LeavePair("d0-1"), m.WriterGone("d0-1")
+    assert sent(gone, "p1") == [leave]
+    assert sent(gone, "d1") == [leave, writer_gone]
+    assert sent(gone, "d2") == [writer_gone]
+
+
 @pytest.mark.parametrize("lost", ["p0", "d0"])
 def test_a_request_that_was_only_reserving_is_queued_again(lost: str) -> None:
     fleet = SmallFleet(prefill=2, decode=2)
@@ -43,7 +68,7 @@ def test_a_request_that_was_only_reserving_is_queued_again(lost: str) -> None:
     other = "d1" if lost == "d0" else "d0"
     assert reserved(commands)[0][1] == "try-2"
     if lost == "p0":
-        assert sent(commands, "d0")[:2] == [m.WriterGone("p0-1"), m.Drop("try-1")]
+        assert sent(commands, "d0")[:1] == [m.Drop("try-1")]
         assert fleet.choice("r").prefill_id == "p1"
     else:
         assert reserved(commands) == [(other, "try-2")]
@@ -52,10 +77,10 @@ def test_a_request_that_was_only_reserving_is_queued_again(lost: str) -> None:
 @pytest.mark.parametrize(
     ("lost", "phase", "told"),
     [
-        ("p0", Phase.PREFILLING, [m.WriterGone("p0-1"), m.Drop("try-1")]),
-        ("d0", Phase.PREFILLING, [m.LeavePair("d0-1"), m.CancelPrefill("try-1")]),
-        ("d0", Phase.HANDING_OFF, [m.LeavePair("d0-1"), m.CancelPrefill("try-1")]),
-        ("d0", Phase.DECODING, [m.LeavePair("d0-1")]),
+        ("p0", Phase.PREFILLING, [m.Drop("try-1")]),
+        ("d0", Phase.PREFILLING, [m.CancelPrefill("try-1")]),
+        ("d0", Phase.HANDING_OFF, [m.CancelPrefill("try-1")]),
+        ("d0", Phase.DECODING, []),
     ],
 )
 def test_a_request_that_a_lost_worker_worked_on_is_queued_again_and_leaves_the_other(
@@ -89,7 +114,8 @@ def test_the_loss_of_a_prefill_worker_after_its_first_token_leaves_it_to_the_dec
 ) -> None:
     fleet = SmallFleet()
     fleet.brings(phase)
-    assert fleet.goes_down("p0") == [Send("d0", m.WriterGone("p0-1"))]
+    assert fleet.goes_down("p0") == []
+    assert fleet.has_ended("p0") == [Send("d0", m.WriterGone("p0-1"))]
     position = 1 if phase is Phase.HANDING_OFF else 2
     commands = fleet.steps(m.RowToken("try-1", position, Token(23), FinishReason.STOP))
     assert sent(commands) == [m.Drop("try-1")]
@@ -265,11 +291,11 @@ def test_a_pair_of_which_nothing_is_heard_is_joined_anew() -> None:
     assert sent(fleet.passes(PROBE_AGAIN_S)) == [JOIN]
 
 
-def test_a_pair_whose_canary_fails_is_joined_and_probed_again_after_ever_longer_pauses() -> None:
+def test_a_pair_whose_canary_fails_is_closed_and_joined_anew_after_ever_longer_pauses() -> None:
     fleet = SmallFleet(joined=False)
     for pause in (0.5, 1.0, 2.0, 5.0, 5.0):
         assert fleet.says("p0", m.PairJoined("d0-1", "shm")) == [PROBE]
-        assert fleet.feed(PairFailed("p0-1", "d0-1")) == []
+        assert fleet.feed(PairFailed("p0-1", "d0-1")) == [Send("p0", m.LeavePair("d0-1"))]
         assert fleet.passes(pause - 0.25) == []
         assert fleet.passes(0.25) == [Send("p0", JOIN)]
     assert not fleet.scheduler.fleet.serves()
