@@ -9,6 +9,7 @@ from typing import Protocol
 from router.dispatch.submission import Sink, Submission
 from router.scheduling.values import Ending, Output, Request
 from twinpool.errors import TwinpoolError
+from twinpool.kv.blocks import leaves_rows_room
 from twinpool.sampling.params import SamplingParams
 from twinpool.types import Pool, Timing, WorkerState
 from twinpool.views import Hop, PairCheck, PairView, Snapshot
@@ -97,10 +98,12 @@ class Canary:
         return Hop.RESERVE if self._has_no_room(decode) else Hop.PREFILL
 
     def _has_no_room(self, decode: str) -> bool:
-        """Whether the decode worker refuses: one free block per running row must remain."""
+        """Whether the decode worker refuses so much as a block."""
         views = self._dispatcher.snapshot().workers
         view = next((view for view in views if (view.pool, view.id) == (Pool.DECODE, decode)), None)
-        return view is not None and view.load.blocks_free <= view.load.running
+        if view is None:
+            return False
+        return not leaves_rows_room(1, free=view.load.blocks_free, num_rows=view.load.running)
 
     def _timeout_detail(self, flight: _Flight) -> str:
         return f"{flight.progress} after {self._timeout_s:g} s"

@@ -47,7 +47,7 @@ class Claim:
 
     def _fits_beside(self, choice: Choice, decode: Worker) -> bool:
         num_blocks = sum(decode.blocks_for(reserved_tokens(each)) for each in (choice, self.choice))
-        return decode.num_rows + 1 < self.most_rows and num_blocks + decode.load.running <= decode.blocks_free
+        return decode.num_rows + 1 < self.most_rows and decode.may_reserve(num_blocks)
 
 
 class Claims:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from twinpool.backoff import backoff_s
-from twinpool.kv.blocks import blocks_for
+from twinpool.kv.blocks import blocks_for, leaves_rows_room
 from twinpool.session.messages import Hello, LoadReport
 from twinpool.types import Pool
 
@@ -80,6 +80,10 @@ class Worker:
         """Blocks that nothing is known to have a claim on."""
         free = self.hello.blocks_total if self.pool is Pool.PREFILL else self.load.blocks_free
         return free - sum(self.charged.values())
+
+    def may_reserve(self, num_blocks: int) -> bool:
+        """Whether a decode worker will set so many blocks aside; it judges the same way, by newer counts."""
+        return leaves_rows_room(num_blocks, free=self.blocks_free, num_rows=self.load.running)
 
     @property
     def num_rows(self) -> int:

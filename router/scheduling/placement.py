@@ -102,8 +102,7 @@ def has_room(decode: Worker, choice: Choice, num_tokens: int, most_rows: int) ->
         return False
     if choice.most_tokens > decode.capacity_tokens:
         return False  # it would outgrow this worker, alone and without anybody to make room
-    # One free block per running row must remain; the worker judges the same way, by newer counts.
-    return decode.blocks_for(num_tokens) + decode.load.running <= decode.blocks_free
+    return decode.may_reserve(decode.blocks_for(num_tokens))
 
 
 def _reads(prefill: Worker, choice: Choice, most_prompts: int) -> bool:

@@ -17,3 +17,11 @@ def reservation_tokens(num_known_tokens: int) -> int:
     The row takes more blocks as it grows.
     """
     return num_known_tokens + 1
+
+
+def leaves_rows_room(num_blocks: int, *, free: int, num_rows: int) -> bool:
+    """Whether a decode worker may set so many of its free blocks aside: one must remain for each running row.
+
+    A prompt let in on the last blocks would only push rows out again that are further on.
+    """
+    return num_blocks + num_rows <= free

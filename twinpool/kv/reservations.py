@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from twinpool.kv.blocks import blocks_for
+from twinpool.kv.blocks import blocks_for, leaves_rows_room
 from twinpool.kv.pool import BlockPool, Lease, Owner
 from twinpool.session.messages import Admit, ReleaseReason
 
@@ -178,12 +178,12 @@ class Reservations:
     ) -> bool:
         """Set num_own blocks aside, behind shared ones, all or nothing. An attempt already held is refused.
 
-        One free block per running row must remain: a prompt let in on the last blocks would only push
-        rows out again that are further on.
+        So is one for which the rows would not have room left.
         """
         if attempt in self._held:
             return False
-        if self._pool.count(Owner.FREE) - num_own < self.count(Stage.ADMITTED):
+        free, num_rows = self._pool.count(Owner.FREE), self.count(Stage.ADMITTED)
+        if not leaves_rows_room(num_own, free=free, num_rows=num_rows):
             return False
         lease = self._pool.lease(attempt, Owner.RESERVATION, num_own, shared)
         if lease is None:
