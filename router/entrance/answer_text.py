@@ -15,7 +15,7 @@ from router.entrance.chunks import Chunk, Summary
 from router.entrance.text import IncrementalText
 from router.scheduling.values import Ending, Output, Request
 from twinpool.errors import TwinpoolError
-from twinpool.types import Token, Usage
+from twinpool.types import Token
 
 
 class AnswerText:
@@ -92,7 +92,7 @@ class AnswerText:
     def _summary(self, ending: Ending) -> Summary:
         return Summary(
             finish_reason=ending.finish_reason,
-            usage=Usage(len(self._request.prompt_ids), ending.num_tokens),
+            usage=ending.usage,
             timing=ending.timing,
             workers=ending.workers,
             seed=self._request.params.seed,

@@ -299,7 +299,7 @@ class Attempts:
         decode_id = choice.decode_id if choice.phase in (Phase.HANDING_OFF, Phase.DECODING) else None
         self._end_choice(choice, now, held_by)
         workers = ServedBy(choice.prefill_id, decode_id)
-        ending = Ending(reason, len(choice.log), choice.timing(), workers, choice.num_resumes)
+        ending = Ending(reason, choice.usage, choice.timing(), workers, choice.num_resumes)
         state.endings.append(ending)
         output = Output(choice.index, tokens, ending)
         self._outbox.put(Emit(state.request_id, output, last=not state.choices))
@@ -348,7 +348,7 @@ class Attempts:
             self._withdraw(choice, held_by)
             del self._current[choice.attempt]
         choice.enter(Phase.ENDED, now)
-        choice.of.num_ended_tokens += len(choice.log)
+        choice.of.num_ended_tokens += choice.usage.completion_tokens
         del choice.of.choices[choice.index]
         if not choice.of.choices:
             del self.requests[choice.request_id]

@@ -56,7 +56,7 @@ class RequestState:
     @property
     def usage(self) -> Usage:
         """Tokens of its prompt, and of all its answers so far."""
-        num_open_tokens = sum(len(choice.log) for choice in self.choices.values())
+        num_open_tokens = sum(choice.usage.completion_tokens for choice in self.choices.values())
         return Usage(len(self.request.prompt_ids), self.num_ended_tokens + num_open_tokens)
 
     def expiry(self, now: float) -> DeadlineExceeded | None:
@@ -112,6 +112,11 @@ class Choice:
     def place(self) -> Place:
         """The request's place."""
         return self.of.place
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the prompt, and of this answer so far."""
+        return Usage(len(self.request.prompt_ids), len(self.log))
 
     @property
     def num_tokens(self) -> int:

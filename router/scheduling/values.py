@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twinpool.sampling.params import SamplingParams
-from twinpool.types import FinishReason, ServedBy, Timing, Token
+from twinpool.types import FinishReason, ServedBy, Timing, Token, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Request:
 class Ending:
     """How a choice ended well. num_resumes: how often a new attempt went on with its token log.
 
-    num_tokens: of the answer; fewer than were output where it was cut.
+    usage: of its answer, fewer tokens than were output where it was cut.
     """
 
     finish_reason: FinishReason
-    num_tokens: int
+    usage: Usage
     timing: Timing
     workers: ServedBy
     num_resumes: int = 0

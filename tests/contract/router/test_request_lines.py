@@ -44,7 +44,7 @@ def listened_to(limits: SchedulerLimits = LIMITS) -> SmallFleet:
 
 
 def test_a_good_end(caplog: pytest.LogCaptureFixture) -> None:
-    ending = Ending(FinishReason.STOP, 3, TIMING, ServedBy("p0", "d0"), num_resumes=1)
+    ending = Ending(FinishReason.STOP, USAGE, TIMING, ServedBy("p0", "d0"), num_resumes=1)
     request_log.hear(RequestFinished("r", USAGE, (ending,)), 3.0)
     line = the_line(caplog)
     told = ("request_id", "finish_reason", "completion_tokens", "prefill", "decode", "num_resumes", "queue_s")

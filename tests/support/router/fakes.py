@@ -11,7 +11,7 @@ from router.dispatch.submission import Sink
 from router.scheduling.values import Ending, Output, Request
 from twinpool.errors import DuplicateRequestId, InvalidRequest, StartFailed, UnknownWorker
 from twinpool.session.messages import BlockCounts, HeldAttempt, HeldStage, LoadReport
-from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, Token, WorkerState
+from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, Token, Usage, WorkerState
 from twinpool.views import Hop, PairCheck, PairView, Snapshot, Verification, VerifiedWorker, WorkerView
 
 BOS, EOS = 256, 257
@@ -72,8 +72,8 @@ class FakeStream:
 
     def end(self, *token_ids: int, reason: FinishReason = FinishReason.LENGTH) -> None:
         """The last output."""
-        num_tokens = self._num_tokens + len(token_ids)
-        ending = Ending(reason, num_tokens, TIMING, ServedBy("prefill-0", "decode-0"))
+        usage = Usage(len(self.request.prompt_ids), self._num_tokens + len(token_ids))
+        ending = Ending(reason, usage, TIMING, ServedBy("prefill-0", "decode-0"))
         self._sink.put(Output(0, tuple(map(Token, token_ids)), ending), last=True)
 
     def fail(self, error: Exception) -> None:

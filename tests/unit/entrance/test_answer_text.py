@@ -43,7 +43,8 @@ class Answer:
         self.text.put(Output(0, tuple(map(Token, token_ids))), last=False)
 
     def end(self, *token_ids: int, num_tokens: int) -> None:
-        ending = Ending(FinishReason.STOP, num_tokens, Timing(), ServedBy("p0", "d0"), num_resumes=1)
+        usage = Usage(len(PROMPT), num_tokens)
+        ending = Ending(FinishReason.STOP, usage, Timing(), ServedBy("p0", "d0"), num_resumes=1)
         self.text.put(Output(0, tuple(map(Token, token_ids)), ending), last=True)
 
     async def rest(self) -> list[Chunk]:
@@ -117,7 +118,7 @@ async def test_a_bug_in_the_text_is_the_readers_to_hear_and_ends_the_answer() ->
 async def test_each_choice_has_a_text_of_its_own_and_the_last_end_is_the_answers() -> None:
     chunks = ChunkStream()
     text = AnswerText(request(), ByteDetokenizer, chunks, return_prompt_ids=False)
-    ending = Ending(FinishReason.STOP, 2, Timing(), ServedBy("p0", "d0"))
+    ending = Ending(FinishReason.STOP, Usage(len(PROMPT), 2), Timing(), ServedBy("p0", "d0"))
     for byte, nth in zip("é".encode(), (0, 1), strict=True):
         text.put(Output(1, (Token(byte),), ending if nth else None), last=False)
         text.put(Output(0, (Token(65 + nth),)), last=False)

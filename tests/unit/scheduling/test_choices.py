@@ -128,6 +128,7 @@ def test_a_cut_ends_its_own_choice_alone() -> None:
     assert sent(commands) == [m.Drop("try-2")]
     (emit,) = (command for command in commands if isinstance(command, Emit))
     assert emit.output.ending is not None
-    assert (emit.output.choice_index, emit.output.ending.num_tokens, emit.last) == (1, 1, False)
+    assert (emit.output.choice_index, emit.output.ending.usage.completion_tokens) == (1, 1)
+    assert not emit.last
     assert phases(fleet) == {0: Phase.DECODING}
     assert fleet.feed(Cut("r", 1, 1)) == []

@@ -16,7 +16,7 @@ from twinpool.errors import PoolUnavailable, WorkerLost
 from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
-from twinpool.types import FinishReason, ServedBy, Timing, Token
+from twinpool.types import FinishReason, ServedBy, Timing, Token, Usage
 
 PARAMS = SamplingParams(4, seed=5)
 LIVE = [phase for phase in Phase if phase is not Phase.ENDED]
@@ -39,7 +39,7 @@ def test_a_request_lives_from_arrival_to_eviction() -> None:
     assert fleet.steps(m.RowToken("try-1", 2, Token(23), None)) == [Emit("r", Output(0, (Token(23),)))]
     drop, last = fleet.steps(m.RowToken("try-1", 3, Token(24), FinishReason.LENGTH))
     assert drop == Send("d0", m.Drop("try-1"))
-    ending = Ending(FinishReason.LENGTH, 4, Timing(), ServedBy("p0", "d0"))
+    ending = Ending(FinishReason.LENGTH, Usage(len(PROMPT), 4), Timing(), ServedBy("p0", "d0"))
     assert last == Emit("r", Output(0, (Token(24),), ending), last=True)
     assert fleet.releases(ReleaseReason.EVICTED) == []
     assert fleet.forgot_everything()
@@ -66,7 +66,7 @@ def test_a_single_token_needs_no_reservation_and_no_decode_worker() -> None:
     prefill = m.Prefill("try-1", 0, PROMPT, (), SamplingParams(1, seed=5), None, 1)
     assert fleet.arrives(request(max_tokens=1)) == [Send("p0", prefill)]
     (last,) = fleet.reads(21, FinishReason.LENGTH)
-    ending = Ending(FinishReason.LENGTH, 1, Timing(), ServedBy("p0", None))
+    ending = Ending(FinishReason.LENGTH, Usage(len(PROMPT), 1), Timing(), ServedBy("p0", None))
     assert last == Emit("r", Output(0, (Token(21),), ending), last=True)
     fleet.prefill_ends(PrefillOutcome.DONE)
     assert fleet.forgot_everything()
@@ -79,7 +79,7 @@ def test_end_of_sequence_as_first_token_revokes_instead_of_admitting() -> None:
     over, drop, last = fleet.reads(0, FinishReason.STOP)
     assert over == OVER
     assert drop == Send("d0", m.Drop("try-1"))
-    ending = Ending(FinishReason.STOP, 1, Timing(), ServedBy("p0", None))
+    ending = Ending(FinishReason.STOP, Usage(len(PROMPT), 1), Timing(), ServedBy("p0", None))
     assert last == Emit("r", Output(0, (Token(0),), ending), last=True)
     assert fleet.forgot_everything()
 
@@ -273,7 +273,7 @@ def test_a_cut_ends_a_choice_well_with_the_tokens_before_it(phase: Phase, positi
     assert last.output.tokens == ()
     assert last.output.ending is not None
     assert last.output.ending.finish_reason is FinishReason.STOP
-    assert last.output.ending.num_tokens == len(kept)
+    assert last.output.ending.usage.completion_tokens == len(kept)
     assert last.output.ending.workers == WORKED_FOR_IT[phase]
     assert choice.log == kept
     assert fleet.forgot_everything()
@@ -288,7 +288,10 @@ def test_a_cut_while_the_choice_waits_for_another_attempt_leaves_nothing_queued(
     (last,) = fleet.feed(Cut("r", 0, 1))
     assert isinstance(last, Emit)
     assert last.output.ending is not None
-    assert (last.output.ending.finish_reason, last.output.ending.num_tokens) == (FinishReason.STOP, 1)
+    assert (last.output.ending.finish_reason, last.output.ending.usage.completion_tokens) == (
+        FinishReason.STOP,
+        1,
+    )
     assert fleet.scheduler.queue.num_requests == 0
 
 
