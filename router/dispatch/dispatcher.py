@@ -236,8 +236,8 @@ class RunningDispatcher:
     async def tick_forever(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Let time pass, and no deadline by much: its client gives up itself soon after."""
         while True:
-            first = min((state.expires_at for state in self.scheduler.requests.values()), default=math.inf)
-            await sleep(min(TICK_S, max(LEAST_TICK_S, first - self._clock())))
+            until_first_s = self.scheduler.first_expires_at - self._clock()
+            await sleep(min(TICK_S, max(LEAST_TICK_S, until_first_s)))
             self._feed(Tick())
 
     def _is_open(self, request_id: str, sink: Sink) -> bool:

@@ -11,13 +11,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol, TypeVar
 
+from router.entrance import deadlines
 from router.entrance.codes import Code, code_of, tellable
 from router.entrance.open_calls import AWAITED_METHODS, OpenCalls
 from twinpool.errors import RequestCancelled, ServerDraining, SlowReader, TwinpoolError
 
 DRAIN_RETRY_S = 1.0
-# The client watches the same deadline and starts it a little earlier.
-DEADLINE_SLACK_S = 0.05
 
 T = TypeVar("T")
 Work = Callable[[], Awaitable[T]]
@@ -109,8 +108,8 @@ class Calls:
         self._open.end_all()
 
     def _count_departure(self, method: str, time_left_s: float | None) -> None:
-        """Count a call that its client left, or whose deadline, which both sides watch, has passed."""
-        if time_left_s is not None and time_left_s < DEADLINE_SLACK_S:
+        """Count a call that its client left, or whose deadline has passed."""
+        if deadlines.passed(time_left_s):
             self._counter.call_ended(method, Code.DEADLINE_EXCEEDED)
             return
         self._counter.call_ended(method, Code.CANCELLED)

@@ -5,17 +5,16 @@ asked ─► checked ─► tokenized ─► queued ─► tokens become text �
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from router.dispatch.submission import Submission
-from router.entrance import admission
+from router.entrance import admission, deadlines
 from router.entrance.answer_text import AnswerText
 from router.entrance.arrivals import Arrivals
 from router.entrance.asked import GenerationAsked
@@ -25,13 +24,9 @@ from router.entrance.chunks import Chunk
 from router.entrance.ports import Dispatcher
 from router.entrance.preprocessor import Preprocessor
 from router.entrance.text import NewDetokenizer
-from router.scheduling.values import Request
 from router.telemetry import request_log
 from twinpool.errors import DeadlineExceeded, TwinpoolError
 from twinpool.types import ModelCard
-
-TELL_S = 0.1
-"""A deadline ends a request this much early, so that its client hears of the phase before it gives up."""
 
 
 class RefusalCounter(Protocol):
@@ -81,7 +76,9 @@ class Entrance:
         arrived_at = time.monotonic()
         request_id = asked.request_id or uuid.uuid4().hex
         with self._telling_refusals(request_id, caller):
-            submission, chunks = await self._admit(asked, request_id, _timeout_s(time_left_s), arrived_at)
+            submission, chunks = await self._admit(
+                asked, request_id, deadlines.timeout_s(time_left_s), arrived_at
+            )
         try:
             yield Answering(request_id, chunks)
         finally:
@@ -120,7 +117,7 @@ class Entrance:
         """Submit a request. It must be left; nothing may be awaited before that is sure."""
         admission.check_request_id(request_id)
         with self._arrivals.arriving(request_id) as arrival:
-            request = await _in_time(self._preprocessor.prepare(asked, request_id), timeout_s)
+            request = await deadlines.in_time(self._preprocessor.prepare(asked, request_id), timeout_s)
             chunks = ChunkStream()
             text = AnswerText(
                 request,
@@ -146,19 +143,3 @@ class Entrance:
                 self._counter.request_rejected(error.reason)
             request_log.refused(request_id, caller.peer, error)
             raise
-
-
-async def _in_time(preparing: Awaitable[Request], timeout_s: float | None) -> Request:
-    """A request whose text is tokenized in time. Raises DeadlineExceeded: so long it has been queued."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await preparing
-    except TimeoutError:
-        raise DeadlineExceeded("the deadline passed while its text waited", phase="queue") from None
-
-
-def _timeout_s(time_left_s: float | None) -> float | None:
-    """Seconds until the client's deadline, less what it takes to tell the client which phase it passed in."""
-    if time_left_s is None:
-        return None
-    return max(0.0, time_left_s - min(TELL_S, time_left_s * 0.2))

@@ -14,6 +14,7 @@ are tokens whose position is not the token log's length.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -151,6 +152,11 @@ class Scheduler:
         elif _may_make_room(event):
             self._place(now)
         return self._outbox.take()
+
+    @property
+    def first_expires_at(self) -> float:
+        """The earliest deadline of all requests; infinite without any."""
+        return min((state.expires_at for state in self.requests.values()), default=math.inf)
 
     @property
     def choices(self) -> list[Choice]:

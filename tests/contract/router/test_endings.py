@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from router.entrance import entrance
+from router.entrance import deadlines
 from tests.support.router.fakes import ByteTokenizer
 from tests.support.router.shell import Shell, failure_of, fields_of, reason_of, running_shell, token_prompt
 from twinpool.errors import ServerDraining
@@ -137,7 +137,7 @@ async def test_a_request_has_waited_since_its_call_came_and_not_only_since_it_wa
 async def test_a_deadline_that_passes_while_the_text_waits_is_told_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(entrance, "TELL_S", 10.0)  # ample, for a busy machine: a fifth of the deadline
+    monkeypatch.setattr(deadlines, "TELL_S", 10.0)  # ample, for a busy machine: a fifth of the deadline
     tokenizer = HeldTokenizer()
     async with running_shell(tokenizer=tokenizer) as shell:
         try:
