@@ -129,9 +129,9 @@ class RunningDispatcher:
 
     def submit(self, request: Request, sink: Sink) -> Submission:
         """Queue a request; see `Dispatcher.submit`."""
-        if request.pair is None:
+        if not request.is_canary:
             self.require_room(len(request.prompt_ids))
-        if request.request_id in self._sinks:
+        if request.request_id in self.scheduler.requests:
             raise DuplicateRequestId(f"request {request.request_id!r} is in flight")
         self._sinks[request.request_id] = sink
         self._feed(Arrived(request))

@@ -18,7 +18,7 @@ def take_snapshot(model: str, serving: bool, scheduler: Scheduler, roster: Roste
         serving=serving,
         queue_requests=scheduler.queue.num_requests,
         queue_tokens=scheduler.queue.num_tokens,
-        num_requests=sum(state.request.pair is None for state in scheduler.requests.values()),
+        num_requests=scheduler.num_requests,
         workers=tuple(_view(seat, fleet) for seat in roster.seats.values()),
         pairs=tuple(
             PairView(pair.prefill.worker_id, pair.decode.worker_id, pair.transport, pair.proven)

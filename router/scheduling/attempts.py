@@ -243,7 +243,7 @@ class Attempts:
             return
         self.end_handoff(choice, handoff)
         choice.num_failed_attempts += setback in COUNTED
-        canary_failed = choice.request.pair is not None and setback in COUNTED
+        canary_failed = choice.request.is_canary and setback in COUNTED
         row_failed = setback is Setback.ROW_FAILED and not canary_failed
         at_fault = row_failed and len(choice.row_failed_on) >= MOST_ROW_FAILURES
         if canary_failed or at_fault or choice.num_failed_attempts >= self._most_attempts:
@@ -272,7 +272,7 @@ class Attempts:
         against it.
         """
         choice = self._current.get(attempt) or self._set_back.get(attempt)
-        if choice is None or choice.phase is Phase.ENDED or choice.request.pair is not None:
+        if choice is None or choice.phase is Phase.ENDED or choice.request.is_canary:
             return
         choice.row_failed_on[attempt] = worker_id
         if choice.attempt != attempt and len(choice.row_failed_on) >= MOST_ROW_FAILURES:
@@ -384,7 +384,7 @@ class Attempts:
 
     def _tell_of(self, state: RequestState, happening: Happening) -> None:
         """Say what happens to a request, if it is a user's."""
-        if state.request.pair is None:
+        if not state.request.is_canary:
             self._outbox.put(happening)
 
     def _emit(self, choice: Choice, tokens: tuple[Token, ...]) -> None:

@@ -35,7 +35,7 @@ class Claim:
 
     def permits(self, choice: Choice, prefill: Worker, decode: Worker | None) -> bool:
         """Whether a choice may be placed there. Canaries may: pairs wait for them, and they are small."""
-        if choice.request.pair is not None or choice.place <= self.choice.place:
+        if choice.request.is_canary or choice.place <= self.choice.place:
             return True
         if prefill is self.prefill and not self._reads_beside(choice, prefill):
             return False
@@ -78,7 +78,7 @@ class Claims:
 
     def _is_overdue(self, choice: Choice, now: float) -> bool:
         since = choice.blocked_since
-        return choice.request.pair is None and since is not None and now - since >= self._overtake_s
+        return not choice.request.is_canary and since is not None and now - since >= self._overtake_s
 
     def _has_room(self, decode: Worker, choice: Choice) -> bool:
         return has_room(decode, choice, reserved_tokens(choice), self._most_rows)

@@ -154,6 +154,11 @@ class Scheduler:
         return self._outbox.take()
 
     @property
+    def num_requests(self) -> int:
+        """Users' requests in flight."""
+        return sum(not state.request.is_canary for state in self.requests.values())
+
+    @property
     def first_expires_at(self) -> float:
         """The earliest deadline of all requests; infinite without any."""
         return min((state.expires_at for state in self.requests.values()), default=math.inf)

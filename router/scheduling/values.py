@@ -13,7 +13,6 @@ class Request:
     """A validated, tokenized request.
 
     pair: worker ids (prefill, decode) that alone may serve it, for canaries; None: any.
-    A request with a pair is not counted among users' requests.
     timeout_s: seconds its client is willing to wait, from its arrival; None: as long as the server is.
     waited_s: seconds since its arrival when it is submitted; its text had to be tokenized.
     """
@@ -24,6 +23,11 @@ class Request:
     pair: tuple[str, str] | None = None
     timeout_s: float | None = None
     waited_s: float = 0.0
+
+    @property
+    def is_canary(self) -> bool:
+        """Whether it is the router's own, sent through a pair; such are not counted among users' requests."""
+        return self.pair is not None
 
 
 @dataclass(frozen=True, slots=True)

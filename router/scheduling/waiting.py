@@ -28,12 +28,12 @@ class WaitingQueue:
     @property
     def num_requests(self) -> int:
         """Users' requests."""
-        return len({choice.request_id for choice in self._choices if choice.request.pair is None})
+        return len({choice.request_id for choice in self._choices if not choice.request.is_canary})
 
     @property
     def num_tokens(self) -> int:
         """Tokens of users' requests, waiting to be read."""
-        return sum(choice.num_tokens for choice in self._choices if choice.request.pair is None)
+        return sum(choice.num_tokens for choice in self._choices if not choice.request.is_canary)
 
     def add(self, choice: Choice) -> None:
         """Take a choice in at its place."""
@@ -45,4 +45,4 @@ class WaitingQueue:
 
 
 def _order(choice: Choice) -> tuple[bool, bool, Place]:
-    return (choice.request.pair is None, not choice.log, choice.place)
+    return (not choice.request.is_canary, not choice.log, choice.place)

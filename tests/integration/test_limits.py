@@ -129,7 +129,7 @@ def arrivals(system: RunningSystem) -> list[str]:
     handle = scheduler.handle
 
     def handle_and_note(event: SchedulerEvent, now: float) -> list[SchedulerSaid]:
-        if isinstance(event, Arrived) and event.request.pair is None:
+        if isinstance(event, Arrived) and not event.request.is_canary:
             seen.append(event.request.request_id)
         return handle(event, now)
 

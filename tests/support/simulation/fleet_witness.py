@@ -274,7 +274,7 @@ class FleetWitness:
         overdue = [
             choice
             for choice in self.scheduler.queue
-            if choice.request.pair is None
+            if not choice.request.is_canary
             and choice.blocked_since is not None
             and now - choice.blocked_since >= self.limits.overtake_s
         ]
@@ -299,7 +299,7 @@ class FleetWitness:
         self.holder, self.held = choice, held or set(able)
         names = {each.request.request_id for each in placed}
         choices = [each for each in self.scheduler.choices if each.request_id in names]
-        bound = [each for each in choices if each.request.pair is None and each.place > choice.place]
+        bound = [each for each in choices if not each.request.is_canary and each.place > choice.place]
         # Where others were placed too, they may be those who left it no room.
         free = {each.decode_id for each in choices if each not in bound}
         for decode_id in {each.decode_id for each in bound} - free - {None}:
@@ -313,4 +313,4 @@ class FleetWitness:
 
 def place(choice: Choice) -> tuple[bool, bool, int]:
     """Canaries, then resumed requests, then new ones; each by place."""
-    return (choice.request.pair is None, not choice.log, choice.place)
+    return (not choice.request.is_canary, not choice.log, choice.place)
