@@ -8,7 +8,7 @@ from twinpool.engine.batch import DecodeRow
 from twinpool.kv.reservations import RowReady
 from twinpool.sampling.choice import ChoiceState
 from twinpool.session.messages import RowToken
-from twinpool.types import Token
+from twinpool.types import AttemptId, Token
 
 
 @dataclass(slots=True)
@@ -18,7 +18,7 @@ class Row:
     finished: its last token is made. moved: another decode worker has its cache, and goes on with it.
     """
 
-    attempt: str
+    attempt: AttemptId
     choice: ChoiceState
     blocks: list[int]
     finished: bool = False
@@ -60,7 +60,7 @@ class Batch:
     """All rows by attempt. A row that finished or moved stays, unstepped, until the router evicts it."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[AttemptId, Row] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -69,15 +69,15 @@ class Batch:
         """A row is stepped from now on."""
         self._rows[row.attempt] = row
 
-    def leave(self, attempt: str) -> bool:
+    def leave(self, attempt: AttemptId) -> bool:
         """A row is gone; False if it was not there."""
         return self._rows.pop(attempt, None) is not None
 
-    def attempts(self) -> list[str]:
+    def attempts(self) -> list[AttemptId]:
         """All rows' attempts."""
         return list(self._rows)
 
-    def blocks(self) -> dict[str, list[int]]:
+    def blocks(self) -> dict[AttemptId, list[int]]:
         """Each row's blocks, by attempt."""
         return {attempt: row.blocks for attempt, row in self._rows.items()}
 
@@ -85,6 +85,6 @@ class Batch:
         """Rows to step, oldest first, at most so many."""
         return [row for row in self._rows.values() if not row.finished and not row.moved][:most]
 
-    def row(self, attempt: str) -> Row | None:
+    def row(self, attempt: AttemptId) -> Row | None:
         """A row by its attempt."""
         return self._rows.get(attempt)

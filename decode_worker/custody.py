@@ -43,6 +43,7 @@ from twinpool.session.messages import (
     Written,
 )
 from twinpool.transfer.port import HandoffReceiver
+from twinpool.types import AttemptId, HandoffId, HolderId
 from twinpool.worker.pulse import Pulse
 
 Checksum = Callable[[int], int]
@@ -102,23 +103,24 @@ class Custody:
         with self.lock:
             needed = self._layout.blocks_for(command.num_tokens)
             now = self._clock()
-            if self._held.reserve(command.attempt, needed, command.writer, command.ttl_s, now):
-                self._publish(Granted(command.attempt, self.load()))
+            (attempt,) = command.attempts
+            if self._held.reserve(command.handoff, attempt, needed, command.writer, command.ttl_s, now):
+                self._publish(Granted(command.handoff, self.load()))
             else:
-                self._publish(Refused(command.attempt, self.load()))
+                self._publish(Refused(command.handoff, self.load()))
 
     def admit(self, command: Admit) -> None:
         """Let a row in once it is written."""
         with self.lock:
             self._carry_out(self._held.admit(command, self._clock()))
 
-    def give_up(self, attempt: str) -> bool:
-        """Drop an attempt that is not in the batch. False if it is a row, which the engine must evict."""
+    def give_up(self, holder: HolderId) -> AttemptId | None:
+        """Drop what is not in the batch. If it is a row, that is left to the engine: the attempt."""
         with self.lock:
-            if self._held.stage(attempt) is Stage.ADMITTED:
-                return False
-            self._carry_out(self._held.revoke(attempt, self._clock()))
-            return True
+            row = self._held.row(holder)
+            if row is None:
+                self._carry_out(self._held.revoke(holder, self._clock()))
+            return row
 
     def writer_gone(self, writer: str) -> None:
         """A prefill worker's process is gone."""
@@ -127,12 +129,12 @@ class Custody:
 
     # The engine.
 
-    def grow(self, attempt: str) -> int | None:
+    def grow(self, attempt: AttemptId) -> int | None:
         """One more block for a row; None if none is free."""
         with self.lock:
             return self._held.grow(attempt)
 
-    def report_paused(self, attempts: tuple[str, ...]) -> None:
+    def report_paused(self, attempts: tuple[AttemptId, ...]) -> None:
         """Rows wait for a block: the router makes room."""
         with self.lock:
             self._publish(RowsPaused(attempts, self.load()))
@@ -147,14 +149,14 @@ class Custody:
         with self.lock:
             self._publish(self.load())
 
-    def evict(self, attempt: str, reason: ReleaseReason, detail: str = "") -> None:
+    def evict(self, attempt: AttemptId, reason: ReleaseReason, detail: str = "") -> None:
         """Free a row's blocks, now that it has left the batch."""
         with self.lock:
             known = self._held.evict(attempt)
             reason = reason if known else ReleaseReason.GONE
             self._publish(Released(attempt, reason, detail, self.load()))
 
-    def report_audit(self, audit_id: str, batch: Mapping[str, Sequence[int]], num_entered: int) -> bool:
+    def report_audit(self, audit_id: str, batch: Mapping[AttemptId, Sequence[int]], num_entered: int) -> bool:
         """The books now. batch: each row's blocks, once num_entered rows have come to the engine.
 
         False, and nothing is said, where a row is on its way there, so that the books cannot agree.
@@ -173,38 +175,38 @@ class Custody:
 
     # The writers, through their transports.
 
-    def begin(self, writer: str, attempt: str) -> Opened | None:
+    def begin(self, writer: str, handoff: HandoffId) -> Opened | None:
         with self.lock:
-            return self._held.begin(attempt, writer, self._clock())
+            return self._held.begin(handoff, writer, self._clock())
 
-    def progress(self, writer: str, attempt: str) -> None:
+    def progress(self, writer: str, handoff: HandoffId) -> None:
         with self.lock:
-            self._held.progress(attempt, writer, self._clock())
+            self._held.progress(handoff, writer, self._clock())
 
-    def written(self, writer: str, attempt: str, num_blocks: int, checksums: Sequence[int]) -> None:
-        damaged = self._first_damaged(writer, attempt, checksums)
+    def written(self, writer: str, handoff: HandoffId, num_blocks: int, checksums: Sequence[int]) -> None:
+        damaged = self._first_damaged(writer, handoff, checksums)
         with self.lock:
             if damaged is not None:
                 detail = f"checksum of block {damaged} differs"
-                effects = self._held.stopped(attempt, writer, ReleaseReason.DAMAGED, detail)
+                effects = self._held.stopped(handoff, writer, ReleaseReason.DAMAGED, detail)
             else:
-                effects = self._held.written(attempt, writer, num_blocks, self._clock())
+                effects = self._held.written(handoff, writer, num_blocks, self._clock())
             self._carry_out(effects)
 
-    def stopped(self, writer: str, attempt: str) -> None:
+    def stopped(self, writer: str, handoff: HandoffId) -> None:
         with self.lock:
-            self._carry_out(self._held.stopped(attempt, writer))
+            self._carry_out(self._held.stopped(handoff, writer))
 
     def connection_ended(self, writer: str) -> None:
         with self.lock:
             self._carry_out(self._held.connection_ended(writer))
 
-    def _first_damaged(self, writer: str, attempt: str, checksums: Sequence[int]) -> int | None:
+    def _first_damaged(self, writer: str, handoff: HandoffId, checksums: Sequence[int]) -> int | None:
         """The index of the first block whose bytes are not those sent; read unlocked, as nobody writes."""
         if not self._config.checksum:
             return None
         with self.lock:
-            blocks = self._held.blocks(attempt, writer)
+            blocks = self._held.blocks(handoff, writer)
         for index, (block, sent) in enumerate(zip(blocks or (), checksums, strict=False)):
             if self._checksum(block) != sent:
                 return index
@@ -216,14 +218,14 @@ class Custody:
                 case RowReady():
                     self._num_entered += 1
                     self._enter(effect)
-                case StopWriter(writer, attempt):
+                case StopWriter(writer, handoff):
                     for receiver in self._receivers:
-                        receiver.stop(writer, attempt)
-                case Dropped(attempt, reason, detail):
-                    self._publish(Released(attempt, reason, detail, self.load()))
+                        receiver.stop(writer, handoff)
+                case Dropped(holder, reason, detail):
+                    self._publish(Released(holder, reason, detail, self.load()))
                 case BlocksFreed():
                     self._publish(self.load())
-                case CacheWritten(attempt, num_blocks, handoff_s):
-                    self._publish(Written(attempt, num_blocks * self._layout.block_bytes, handoff_s))
-                case WriterOverdue(attempt, writer):
-                    self._publish(QuarantineOverdue(attempt, writer))
+                case CacheWritten(handoff, num_blocks, handoff_s):
+                    self._publish(Written(handoff, num_blocks * self._layout.block_bytes, handoff_s))
+                case WriterOverdue(handoff, writer):
+                    self._publish(QuarantineOverdue(handoff, writer))

@@ -10,7 +10,7 @@ reported every time; if all are, it reports and idles. Rows whose step failed al
 The engine's thread owns the batch and its moves. Blocks belong to custody (`decode_worker.custody`), which
 answers reservations on the session's thread while a step runs: it has the lock, and this has none. What the
 desk wants of it are words (`RowLeft`, `Paused`, `TokensDrawn`, `Books`) and errands (`Grow`); what it lets in
-comes as messages (`RowReady`).
+comes as messages (`RowReady`, `Evict`).
 """
 
 from __future__ import annotations
@@ -24,23 +24,31 @@ from twinpool.engine.apart import Failed
 from twinpool.engine.batch import DecodeRow
 from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP
 from twinpool.kv.reservations import RowReady
-from twinpool.session.messages import Audit, Drop, MoveFailed, MoveRow, ReleaseReason, RowMoved, RowToken
+from twinpool.session.messages import Audit, MoveFailed, MoveRow, ReleaseReason, RowMoved, RowToken
 from twinpool.transfer.words import HandoffWord, PairWord
+from twinpool.types import AttemptId
 from twinpool.worker.turn import Copy, CopyEnd, Stepped, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """The router wants a row no more."""
+
+    attempt: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
 class Grow:
     """Take one more block for a row."""
 
-    attempt: str
+    attempt: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
     """block: the row's next one; None where none is free."""
 
-    attempt: str
+    attempt: AttemptId
     block: int | None
 
 
@@ -48,7 +56,7 @@ class Grown:
 class RowLeft:
     """A row has left the batch: its blocks are not needed any more."""
 
-    attempt: str
+    attempt: AttemptId
     reason: ReleaseReason
     detail: str = ""
 
@@ -57,7 +65,7 @@ class RowLeft:
 class Paused:
     """Rows that are not stepped now for want of a block."""
 
-    attempts: tuple[str, ...]
+    attempts: tuple[AttemptId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +82,11 @@ class Books:
     """Each row's blocks, for an audit, once num_entered rows have entered and all words before are said."""
 
     audit_id: str
-    batch: Mapping[str, Sequence[int]]
+    batch: Mapping[AttemptId, Sequence[int]]
     num_entered: int
 
 
-Message = RowReady | Drop | MoveRow | PairWord | CopyEnd | Grown | Audit
+Message = RowReady | Evict | MoveRow | PairWord | CopyEnd | Grown | Audit
 Word = HandoffWord | RowMoved | MoveFailed | RowLeft | Paused | TokensDrawn | Books
 Errand = Copy | Grow
 
@@ -102,7 +110,7 @@ class DecodeDesk:
         self._moves = Moves(self._batch, block_size, self._say, blocks_per_step=copied_per_step)
         # Since the last step: whether blocks were copied, rows that get no block, audits to answer.
         self._has_copied = False
-        self._refused: set[str] = set()
+        self._refused: set[AttemptId] = set()
         self._audits: list[str] = []
         self._num_entered = 0
         self._num_steps = 0
@@ -118,7 +126,7 @@ class DecodeDesk:
             case RowReady():
                 self._num_entered += 1
                 self._batch.enter(Row.of(message, self._eos_token_ids))
-            case Drop(attempt):
+            case Evict(attempt):
                 self._evict(attempt, ReleaseReason.EVICTED)
             case MoveRow():
                 self._moves.add(message)
@@ -129,7 +137,7 @@ class DecodeDesk:
             case _:
                 self._moves.hear(message)
 
-    def plan(self, now: float) -> Turn[Word, Errand, DecodeRow]:  # noqa: ARG002
+    def plan(self, now: float) -> Turn[Word, Errand, AttemptId, DecodeRow]:  # noqa: ARG002
         """Decide what is done next: copies, then growth, then a step."""
         self._moves.begin()
         copies = self._moves.copies()
@@ -147,7 +155,7 @@ class DecodeDesk:
         step = {row.attempt: row.next_step() for row in rows if row.attempt not in short}
         return Turn(self._take_words(), () if step else copies, step)
 
-    def apply(self, stepped: Stepped[DecodeRow]) -> None:
+    def apply(self, stepped: Stepped[AttemptId, DecodeRow]) -> None:
         """Take the step's tokens into the rows' logs."""
         tokens = []
         for attempt, _, result in stepped:
@@ -161,7 +169,7 @@ class DecodeDesk:
             self._num_steps += 1
             self._say(TokensDrawn(self._num_steps, tuple(tokens), stepped.step_s))
 
-    def _grow(self, attempt: str, block: int | None) -> None:
+    def _grow(self, attempt: AttemptId, block: int | None) -> None:
         row = self._batch.row(attempt)
         if block is None:
             self._refused.add(attempt)
@@ -179,7 +187,7 @@ class DecodeDesk:
         words, self._words = self._words, []
         return words
 
-    def _evict(self, attempt: str, reason: ReleaseReason, detail: str = "") -> None:
+    def _evict(self, attempt: AttemptId, reason: ReleaseReason, detail: str = "") -> None:
         self._batch.leave(attempt)
         self._moves.row_left(attempt)
         self._say(RowLeft(attempt, reason, detail))

@@ -18,6 +18,7 @@ from decode_worker.batch import Batch, Row
 from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP, blocks_for
 from twinpool.session.messages import MoveFailed, MoveRow, RowMoved
 from twinpool.transfer.words import Accepted, Ended, HandoffWord, PairLost, PairWord
+from twinpool.types import AttemptId, HandoffId
 from twinpool.worker.handoff import Handoff, State
 from twinpool.worker.turn import Copied, Copy, CopyEnd, CopyFailed, CopyStopped
 
@@ -47,7 +48,7 @@ class Moves:
         self._block_size = block_size
         self._say = say
         self._blocks_per_step = blocks_per_step
-        self._moves: dict[str, _Move] = {}
+        self._moves: dict[HandoffId, _Move] = {}
 
     def __len__(self) -> int:
         return len(self._moves)
@@ -62,19 +63,19 @@ class Moves:
     def hear(self, message: PairWord | CopyEnd) -> None:
         """A word of a receiver's, or the end of a copy."""
         match message:
-            case Accepted(attempt, num_shared):
-                if move := self._moves.get(attempt):
+            case Accepted(handoff, num_shared):
+                if move := self._moves.get(handoff):
                     move.handoff.accept(num_shared)
-            case Ended(attempt, ending):
-                self._drop(attempt, ending.value)
+            case Ended(handoff, ending):
+                self._drop(handoff, ending.value)
             case PairLost(decode, reason):
                 for to in [to for to, move in self._moves.items() if move.command.decode == decode]:
                     self._drop(to, reason)
             case Copied(copy) | CopyStopped(copy) | CopyFailed(copy):
-                if move := self._moves.get(copy.attempt):
+                if move := self._moves.get(copy.handoff):
                     self._copy_ended(move, message)
 
-    def row_left(self, attempt: str) -> None:
+    def row_left(self, attempt: AttemptId) -> None:
         """A row is no more; so is its move."""
         for to, move in list(self._moves.items()):
             if move.command.attempt == attempt:
@@ -114,15 +115,15 @@ class Moves:
                 row = self._row(move.command.attempt)
                 if copy.is_last and row is not None:
                     row.moved = True
-                    del self._moves[copy.attempt]
-                    self._say(RowMoved(row.attempt, copy.attempt, row.num_outputs))
+                    del self._moves[copy.handoff]
+                    self._say(RowMoved(row.attempt, copy.handoff, row.num_outputs))
             case CopyStopped():
                 move.handoff.state = State.OVER
             case CopyFailed(copy, detail):
                 self._give_up(move)
-                self._drop(copy.attempt, detail)
+                self._drop(copy.handoff, detail)
 
-    def _row(self, attempt: str) -> Row | None:
+    def _row(self, attempt: AttemptId) -> Row | None:
         row = self._batch.row(attempt)
         return None if row is None or row.finished else row
 
@@ -130,7 +131,7 @@ class Moves:
         for word in move.handoff.give_up():
             self._say(word)
 
-    def _drop(self, to: str, detail: str) -> None:
+    def _drop(self, to: HandoffId, detail: str) -> None:
         if move := self._moves.pop(to, None):
             self._fail(move.command, detail)
 

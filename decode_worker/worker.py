@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from decode_worker.custody import Custody
-from decode_worker.desk import DecodeDesk, Errand, Message, Word
+from decode_worker.desk import DecodeDesk, Errand, Evict, Message, Word
 from decode_worker.hands import DecodeHands
 from twinpool.cpus import machine_cpus, usable_cpus
 from twinpool.engine.batch import DecodeRow
@@ -35,7 +35,7 @@ from twinpool.transfer.pairs import Pairs
 from twinpool.transfer.port import HandoffReceiver
 from twinpool.transfer.ray_receiver import RayReceiver
 from twinpool.transfer.shm_receiver import ShmReceiver
-from twinpool.types import HandoffEndpoint, Pool
+from twinpool.types import AttemptId, HandoffEndpoint, HolderId, Pool
 from twinpool.worker.courier import Courier
 from twinpool.worker.engine import load_worker_engine
 from twinpool.worker.inbox import Inbox
@@ -86,7 +86,9 @@ class DecodeWorker:
         )
         courier = Courier(self._pairs.senders, inbox.post)
         hands = DecodeHands(loaded.engine, courier, self.custody, inbox.post, self.session.publish)
-        self._loop: Loop[Message, Word, Errand, DecodeRow] = Loop(self.desk, inbox, hands, self._pulse)
+        self._loop: Loop[Message, Word, Errand, AttemptId, DecodeRow] = Loop(
+            self.desk, inbox, hands, self._pulse
+        )
         self._threads = WorkerThreads(self.session.fail)
         self._threads.add("engine", self._loop.run)
         self._threads.add_periodic("expiry", EXPIRY_INTERVAL_S, self.custody.expire)
@@ -133,13 +135,14 @@ class DecodeWorker:
     def command(self, command: Command) -> None:
         """What the router wants."""
         match command:
-            case Reserve():
+            # For one attempt: no two share a cache's blocks yet.
+            case Reserve(attempts=(_,)):
                 self.custody.reserve(command)
             case Admit():
                 self.custody.admit(command)
-            case Drop(attempt):
-                if not self.custody.give_up(attempt):
-                    self._inbox.post(command)
+            case Drop(holder):
+                if row := self.custody.give_up(holder):
+                    self._inbox.post(Evict(row))
             case Audit() | MoveRow():
                 self._inbox.post(command)
             case JoinPair():
@@ -152,10 +155,10 @@ class DecodeWorker:
             case _:
                 raise ValueError(f"not a decode worker's command: {type(command).__name__}")
 
-    def work_lost(self, attempts: Collection[str]) -> None:
+    def work_lost(self, holders: Collection[HolderId]) -> None:
         """Free what the router had here. Pairs stay: the next router may use them."""
-        for attempt in attempts:
-            self.command(Drop(attempt))
+        for holder in holders:
+            self.command(Drop(holder))
 
     def _listen(self, actor_name: str) -> tuple[HandoffEndpoint, HandoffReceiver | None]:
         if self._descriptor is None:

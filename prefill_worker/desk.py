@@ -37,7 +37,7 @@ from twinpool.session.messages import (
     PrefillStep,
 )
 from twinpool.transfer.words import Accepted, Ended, HandoffWord, PairLost, PairWord, Renew
-from twinpool.types import Token
+from twinpool.types import HandoffId, Token
 from twinpool.worker.handoff import State
 from twinpool.worker.pulse import Pulse
 from twinpool.worker.turn import Copied, Copy, CopyEnd, CopyFailed, CopyStopped, Stepped, Turn
@@ -76,7 +76,7 @@ class PrefillDesk:
         self._pulse = pulse
         self._eos_token_ids = eos_token_ids
         # The oldest request's first.
-        self._prompts: dict[str, Prompt] = {}
+        self._prompts: dict[HandoffId, Prompt] = {}
         self._words: list[Word] = []
 
     def load(self) -> LoadReport:
@@ -95,14 +95,14 @@ class PrefillDesk:
         match message:
             case Prefill():
                 self._start(message, now)
-            case CancelPrefill(attempt):
-                self._cancel(attempt)
-            case Accepted(attempt, num_shared):
-                prompt = self._prompts.get(attempt)
+            case CancelPrefill(handoff):
+                self._cancel(handoff)
+            case Accepted(handoff, num_shared):
+                prompt = self._prompts.get(handoff)
                 if prompt is not None and prompt.handoff is not None:
                     prompt.handoff.accept(num_shared)
-            case Ended(attempt, ending):
-                if prompt := self._prompts.get(attempt):
+            case Ended(handoff, ending):
+                if prompt := self._prompts.get(handoff):
                     self._end(prompt, PrefillOutcome(ending.value))
             case PairLost(decode, reason):
                 for prompt in [
@@ -114,20 +114,20 @@ class PrefillDesk:
             case Audit(audit_id):
                 self._words.append(audit_prefill(audit_id, self._pool, self._prompts.values(), now))
 
-    def plan(self, now: float) -> Turn[Word, Copy, PrefillChunk]:
+    def plan(self, now: float) -> Turn[Word, Copy, HandoffId, PrefillChunk]:
         """Decide what is done next."""
         self._expire(now)
         self._give_blocks()
         copies = [copy for prompt in self._prompts.values() if (copy := prompt.copy(self._block_size))]
-        self._keep_handoffs({copy.attempt for copy in copies}, now)
+        self._keep_handoffs({copy.handoff for copy in copies}, now)
         words, self._words = self._words, []
         return Turn(words, copies, {} if copies else self._compose_step())
 
-    def apply(self, stepped: Stepped[PrefillChunk]) -> None:
+    def apply(self, stepped: Stepped[HandoffId, PrefillChunk]) -> None:
         """Take in what the engine has read."""
         sizes = []
-        for attempt, chunk, result in stepped:
-            prompt = self._prompts[attempt]
+        for handoff, chunk, result in stepped:
+            prompt = self._prompts[handoff]
             if isinstance(result, Failed):
                 outcome = PrefillOutcome.FAILED_ALONE if result.alone else PrefillOutcome.FAILED
                 self._give_up(prompt, outcome, type(result.error).__name__)
@@ -143,19 +143,19 @@ class PrefillDesk:
 
     def _start(self, command: Prefill, now: float) -> None:
         prompt = Prompt.of(command, self._eos_token_ids, now)
-        self._prompts[command.attempt] = prompt
+        self._prompts[prompt.id] = prompt
         self._prompts = dict(sorted(self._prompts.items(), key=lambda item: item[1].command.place))
         num_tokens = len(prompt.token_ids)
         if not 0 < num_tokens <= self._pool.num_blocks * self._block_size:
             # It would wait for blocks for ever, and everybody behind it.
             self._end(prompt, PrefillOutcome.FAILED, f"{num_tokens} tokens do not fit this worker")
 
-    def _cancel(self, attempt: str) -> None:
-        if prompt := self._prompts.get(attempt):
+    def _cancel(self, handoff: HandoffId) -> None:
+        if prompt := self._prompts.get(handoff):
             self._give_up(prompt, PrefillOutcome.STOPPED)
 
     def _copy_ended(self, end: CopyEnd, now: float) -> None:
-        prompt = self._prompts.get(end.copy.attempt)
+        prompt = self._prompts.get(end.copy.handoff)
         if prompt is None or prompt.handoff is None:
             return
         match end:
@@ -182,26 +182,26 @@ class PrefillDesk:
             if prompt.lease:
                 continue
             needed = blocks_for(len(prompt.token_ids), self._block_size)
-            prompt.lease = self._pool.lease(prompt.attempt, Owner.ROW, needed)
+            prompt.lease = self._pool.lease(prompt.id, Owner.ROW, needed)
             if prompt.lease is None:
                 return
 
-    def _keep_handoffs(self, copied: Container[str], now: float) -> None:
+    def _keep_handoffs(self, copied: Container[HandoffId], now: float) -> None:
         """Begin hand-offs, and renew those of which nothing could be copied for a while."""
         for prompt in self._prompts.values():
             if prompt.handoff is None:
                 continue
             self._words += prompt.handoff.begin()
-            waits = prompt.handoff.state is State.ACCEPTED and prompt.attempt not in copied
+            waits = prompt.handoff.state is State.ACCEPTED and prompt.id not in copied
             if waits and now - prompt.renewed_at >= self._limits.renewal_s:
                 prompt.renewed_at = now
-                self._words.append(Renew(prompt.handoff.decode, prompt.attempt))
+                self._words.append(Renew(prompt.handoff.decode, prompt.id))
 
-    def _compose_step(self) -> dict[str, PrefillChunk]:
+    def _compose_step(self) -> dict[HandoffId, PrefillChunk]:
         reading = [prompt for prompt in self._prompts.values() if prompt.blocks and prompt.num_remaining]
         sizes = compose_chunks([prompt.num_remaining for prompt in reading], self._limits.budget_tokens)
         chunks = zip(reading, sizes, strict=True)
-        return {prompt.attempt: prompt.chunk(size) for prompt, size in chunks if size}
+        return {prompt.id: prompt.chunk(size) for prompt, size in chunks if size}
 
     def _first_token(self, prompt: Prompt, token: Token) -> None:
         position = len(prompt.choice.output_ids)
@@ -215,7 +215,7 @@ class PrefillDesk:
 
     def _end(self, prompt: Prompt, outcome: PrefillOutcome, detail: str = "") -> None:
         """Let it go, once its hand-off is over."""
-        del self._prompts[prompt.attempt]
+        del self._prompts[prompt.id]
         if prompt.lease:
             self._pool.release(prompt.lease)
-        self._words.append(PrefillEnded(prompt.attempt, outcome, detail, self.load()))
+        self._words.append(PrefillEnded(prompt.id, outcome, detail, self.load()))

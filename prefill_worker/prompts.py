@@ -9,20 +9,23 @@ from twinpool.engine.batch import PrefillChunk
 from twinpool.kv.pool import Lease
 from twinpool.sampling.choice import ChoiceState
 from twinpool.session.messages import HeldStage, Prefill
+from twinpool.types import AttemptId, HandoffId
 from twinpool.worker.handoff import Handoff
 from twinpool.worker.turn import Copy
 
 
 @dataclass(slots=True)
 class Prompt:
-    """An attempt's state, owned by the desk.
+    """A hand-off's state, owned by the desk.
 
-    choice: whose next token it draws. token_ids: prompt and token log, which are read alike. handoff: None
-    where there is none. renewed_at: when the decode worker was last given a sign of life of it. lease: None
-    while it waits. num_computed: tokens whose keys and values are in `blocks`.
+    attempt: the one that it is for. choice: whose next token it draws. token_ids: prompt and token log, which
+    are read alike. handoff: None where nobody waits for the cache. renewed_at: when the decode worker was
+    last given a sign of life of it. lease: None while it waits. num_computed: tokens whose keys and values
+    are in `blocks`.
     """
 
     command: Prefill
+    attempt: AttemptId
     choice: ChoiceState
     token_ids: tuple[int, ...]
     handoff: Handoff | None
@@ -34,16 +37,18 @@ class Prompt:
     @classmethod
     def of(cls, command: Prefill, eos_token_ids: frozenset[int], now: float) -> Prompt:
         """A prompt not yet read."""
-        handoff = None if command.decode is None else Handoff(command.decode, command.attempt)
+        (attempt,) = command.attempts
+        handoff = None if command.decode is None else Handoff(command.decode, command.handoff)
         choice = ChoiceState(
-            command.params, command.choice_index, command.prompt_ids, list(command.output_ids), eos_token_ids
+            command.params, attempt.choice_index, command.prompt_ids, list(command.output_ids), eos_token_ids
         )
-        return cls(command, choice, command.prompt_ids + command.output_ids, handoff, now, renewed_at=now)
+        token_ids = command.prompt_ids + command.output_ids
+        return cls(command, attempt.id, choice, token_ids, handoff, now, renewed_at=now)
 
     @property
-    def attempt(self) -> str:
-        """Its attempt."""
-        return self.command.attempt
+    def id(self) -> HandoffId:
+        """The hand-off's, whether there is anybody to hand it to or not."""
+        return self.command.handoff
 
     @property
     def blocks(self) -> Sequence[int]:

@@ -19,7 +19,7 @@ from twinpool.session.messages import Audit, CancelPrefill, Command, Hello, Join
 from twinpool.session.server import SessionServer
 from twinpool.transfer.connect import Connector, connect_pair, pair_connection
 from twinpool.transfer.pairs import Pairs
-from twinpool.types import Pool
+from twinpool.types import HandoffId, HolderId, Pool
 from twinpool.worker.courier import Courier
 from twinpool.worker.engine import load_worker_engine
 from twinpool.worker.inbox import Inbox
@@ -57,7 +57,9 @@ class PrefillWorker:
         )
         courier = Courier(self._pairs.senders, inbox.post)
         hands = PrefillHands(self._loaded.engine, courier, self.session.publish)
-        self._loop: Loop[Message, Word, Copy, PrefillChunk] = Loop(self._desk, inbox, hands, self._pulse)
+        self._loop: Loop[Message, Word, Copy, HandoffId, PrefillChunk] = Loop(
+            self._desk, inbox, hands, self._pulse
+        )
         self._threads = WorkerThreads(self.session.fail)
         self._threads.add("engine", self._loop.run)
         self._threads.add_periodic("report", REPORT_INTERVAL_S, self._report)
@@ -98,7 +100,8 @@ class PrefillWorker:
     def command(self, command: Command) -> None:
         """What the router wants."""
         match command:
-            case Prefill() | CancelPrefill() | Audit():
+            # Of one attempt: no two share a prompt's blocks yet.
+            case Prefill(attempts=(_,)) | CancelPrefill() | Audit():
                 self._inbox.post(command)
             case JoinPair():
                 self._pairs.join(command)
@@ -107,10 +110,10 @@ class PrefillWorker:
             case _:
                 raise ValueError(f"not a prefill worker's command: {type(command).__name__}")
 
-    def work_lost(self, attempts: Collection[str]) -> None:
+    def work_lost(self, holders: Collection[HolderId]) -> None:
         """Free what the router had here. Pairs stay: the next router may use them."""
-        for attempt in attempts:
-            self.command(CancelPrefill(attempt))
+        for holder in holders:
+            self.command(CancelPrefill(HandoffId(holder)))  # nothing else holds anything here
 
     def _report(self) -> None:
         self._pulse.measured(cpu_seconds(), resident_bytes())

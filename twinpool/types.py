@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NewType, TypeAlias
+
+HandoffId = NewType("HandoffId", str)
+"""Of one reading of a prompt and the one cache that comes of it: one writer, one lease, for one attempt or
+several. Unique for all time.
+"""
+AttemptId = NewType("AttemptId", str)
+"""Of one try of one choice, from placing to release. Unique for all time, and no hand-off's."""
+HolderId: TypeAlias = HandoffId | AttemptId
+"""Of whoever holds blocks: a hand-off until its attempts are admitted; from its `Admit` on, each attempt."""
 
 
 class Pool(StrEnum):

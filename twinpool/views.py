@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from twinpool.session.messages import BlockCounts, HeldAttempt, LoadReport
+from twinpool.session.messages import BlockCounts, Holding, LoadReport
 from twinpool.totals import Totals
 from twinpool.types import Pool, Timing, WorkerState
 
@@ -79,7 +79,7 @@ class VerifiedWorker:
     blocks_total: int
     answered: bool
     blocks: BlockCounts
-    held: tuple[HeldAttempt, ...]
+    held: tuple[Holding, ...]
     problems: tuple[str, ...]
 
 

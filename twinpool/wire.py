@@ -3,6 +3,7 @@
 | in the dataclass | on the wire |
 |---|---|
 | `int`, `float`, `str`, `bool` | the scalar |
+| a `NewType` of one of these, or either of two | the same |
 | a `StrEnum`, say `PrefillOutcome.DONE` | the enum of that name, `PREFILL_OUTCOME_DONE` |
 | a dataclass | a message; an absent one reads as one whose fields are all absent |
 | a tuple of one of these | `repeated` |
@@ -117,7 +118,7 @@ def _copy(hint: Any, place: FieldDescriptor) -> _Copy:
     if repeated is not place.is_repeated or (repeated and optional):
         raise TypeError(f"{place.full_name} does not hold {hint}")
     if repeated:
-        return _repeated(_copy_one(get_args(kind)[0], place, optional=False))
+        return _repeated(_copy_one(_plain(get_args(kind)[0]), place, optional=False))
     return _copy_one(kind, place, optional)
 
 
@@ -173,6 +174,11 @@ def _unless_none(convert: Convert) -> Convert:
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
     if get_origin(hint) not in (Union, UnionType):
-        return hint, False
-    (kind,) = (each for each in get_args(hint) if each is not NoneType)
-    return kind, True
+        return _plain(hint), False
+    (kind,) = {_plain(each) for each in get_args(hint) if each is not NoneType}
+    return kind, NoneType in get_args(hint)
+
+
+def _plain(kind: Any) -> Any:
+    """What a NewType is when the program runs."""
+    return getattr(kind, "__supertype__", kind)

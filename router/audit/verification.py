@@ -16,23 +16,23 @@ from router.scheduling.fleet import Worker
 from router.scheduling.phases import Phase
 from router.scheduling.requests import Choice
 from twinpool.session.messages import Audited, BlockCounts, HeldStage
-from twinpool.types import Pool
+from twinpool.types import HolderId, Pool
 from twinpool.views import Verification, VerifiedWorker
 
 
 class Doubt(StrEnum):
-    """What does not fit about an attempt, in words; it may be on its way."""
+    """What does not fit about a holder, in words; it may be on its way."""
 
-    ORPHAN = "it holds {attempt}, which the scheduler does not know"
-    MISSING = "it does not hold {attempt}, which the scheduler has placed there"
-    KEPT = "it was told to drop {attempt} and still holds it"
-    UNREPORTED = "it was told to drop {attempt}, holds nothing of it, and has not said so"
-    UNANSWERED = "it has not answered the reservation of {attempt}"
+    ORPHAN = "it holds {holder}, which the scheduler does not know"
+    MISSING = "it does not hold {holder}, which the scheduler has placed there"
+    KEPT = "it was told to drop {holder} and still holds it"
+    UNREPORTED = "it was told to drop {holder}, holds nothing of it, and has not said so"
+    UNANSWERED = "it has not answered the reservation of {holder}"
 
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What the scheduler knows of one worker at one moment; sets of attempts.
+    """What the scheduler knows of one worker at one moment; sets of holders.
 
     due: must be held there. unanswered: a decode worker may hold them or not. leaving: told to drop, and not
     reported gone.
@@ -42,9 +42,9 @@ class Books:
     pool: Pool
     incarnation: str
     blocks_total: int
-    due: frozenset[str] = frozenset()
-    unanswered: frozenset[str] = frozenset()
-    leaving: frozenset[str] = frozenset()
+    due: frozenset[HolderId] = frozenset()
+    unanswered: frozenset[HolderId] = frozenset()
+    leaving: frozenset[HolderId] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -58,26 +58,29 @@ class Finding:
 
     books: Books
     audited: Audited | None
-    doubts: frozenset[tuple[Doubt, str]] = frozenset()
+    doubts: frozenset[tuple[Doubt, HolderId]] = frozenset()
 
 
 def books_of(worker: Worker, choices: Iterable[Choice]) -> Books:
     """The scheduler's view of a worker now."""
     choices = tuple(choices)
-    placed = {
-        choice.attempt: choice.phase
+    placed = [
+        (choice.handoff.id, choice)
         for choice in choices
-        if choice.attempt and worker.worker_id in (choice.prefill_id, choice.decode_id)
-    }
-    begun = {attempt for attempt, phase in placed.items() if phase is not Phase.RESERVING}
-    charged = worker.charged.keys()
+        if choice.handoff and worker.worker_id in (choice.prefill_id, choice.decode_id)
+    ]
+    begun = [(handoff, choice) for handoff, choice in placed if choice.phase is not Phase.RESERVING]
+    charged: set[HolderId] = set(worker.charged)
+    due: set[HolderId]
     if worker.pool is Pool.PREFILL:
         # Charged until it says PrefillEnded; told of it when the reservation is granted.
-        due, unanswered, leaving = charged & begun, set[str](), charged - placed.keys()
+        due = charged & {handoff for handoff, _ in begun}
+        unanswered, leaving = set(), charged - {handoff for handoff, _ in placed}
     else:
         moves = (choice.move for choice in choices)
-        coming = {move.attempt for move in moves if move and move.decode_id == worker.worker_id}
-        due, unanswered, leaving = begun | (coming - charged), set(charged), worker.leaving
+        coming = {move.handoff for move in moves if move and move.decode_id == worker.worker_id}
+        due = {choice.holder for _, choice in begun} | (coming - charged)
+        unanswered, leaving = charged, worker.leaving
     return Books(
         worker_id=worker.worker_id,
         pool=worker.pool,
@@ -91,9 +94,9 @@ def books_of(worker: Worker, choices: Iterable[Choice]) -> Books:
 
 def compare(books: Books, audited: Audited) -> Finding:
     """One worker's audit, beside the books of the moment at which it came."""
-    held = {each.attempt for each in audited.held}
-    # A quarantined attempt has been reported gone: only its writer may still know it.
-    active = {each.attempt for each in audited.held if each.stage is not HeldStage.QUARANTINED}
+    held = {each.holder for each in audited.held}
+    # What is in quarantine has been reported gone: only its writer may still know it.
+    active = {each.holder for each in audited.held if each.stage is not HeldStage.QUARANTINED}
     doubts = {
         Doubt.ORPHAN: active - books.due - books.unanswered - books.leaving,
         Doubt.MISSING: books.due - active,
@@ -135,7 +138,7 @@ def _verified(first: Finding, second: Finding | None, quarantine_report_s: float
         problems += _overdue(audited, quarantine_report_s)
     if second is not None and first.books.incarnation == books.incarnation:
         lasting = sorted(first.doubts & second.doubts)
-        problems += [doubt.value.format(attempt=attempt) for doubt, attempt in lasting]
+        problems += [doubt.value.format(holder=holder) for doubt, holder in lasting]
     return VerifiedWorker(
         books.worker_id,
         books.pool,
@@ -157,13 +160,13 @@ def _wrong_counts(books: Books, audited: Audited) -> list[str]:
     if total != books.blocks_total:
         problems.append(f"its owners have {total} blocks, its pool has {books.blocks_total}")
     if held != owned:
-        problems.append(f"its attempts hold {held} blocks, but {owned} belong to attempts")
+        problems.append(f"its holders have {held} blocks, but {owned} belong to them")
     return problems
 
 
 def _overdue(audited: Audited, quarantine_report_s: float) -> list[str]:
     return [
-        f"{each.num_blocks} blocks of {each.attempt} have been quarantined for {each.age_s:.1f} s"
+        f"{each.num_blocks} blocks of {each.holder} have been quarantined for {each.age_s:.1f} s"
         for each in audited.held
         if each.stage is HeldStage.QUARANTINED and each.age_s > quarantine_report_s
     ]

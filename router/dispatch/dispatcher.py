@@ -6,7 +6,6 @@ a request arrives, a worker speaks, a second passes ─► Scheduler.handle ─�
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
 import secrets
@@ -47,6 +46,7 @@ from router.scheduling.events import (
     WorkerSaid,
     WorkerUp,
 )
+from router.scheduling.ids import Ids
 from router.scheduling.scheduler import GIVEN_UP_RETRY_S, Scheduler, SchedulerLimits
 from router.scheduling.values import Request
 from router.telemetry import request_log
@@ -96,7 +96,6 @@ class RunningDispatcher:
         pools: Pools,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        epoch, counter = secrets.token_hex(6), itertools.count(1)
         limits = SchedulerLimits(
             most_prompts=config.router.prefill_max_prompts,
             most_rows=config.engine.max_batch_rows,
@@ -106,7 +105,7 @@ class RunningDispatcher:
             longest_request_s=config.router.max_request_s,
             stuck_after_s=config.router.stuck_after_s,
         )
-        self.scheduler = Scheduler(limits, new_attempt=lambda: f"{epoch}-{next(counter)}")
+        self.scheduler = Scheduler(limits, Ids(epoch=secrets.token_hex(6)))
         self._pools = pools
         self.serving_changed = asyncio.Event()
         self._config = config

@@ -6,7 +6,7 @@ told to drop it, and the choice is queued again with its token log, at its reque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from router.scheduling.commands import Emit, Fail
 from router.scheduling.fleet import Fleet, Worker
@@ -23,16 +23,17 @@ from router.scheduling.happenings import (
     RequestQueued,
     SetBack,
 )
+from router.scheduling.ids import Ids
 from router.scheduling.outbox import Outbox
 from router.scheduling.phases import COUNTED, MOST_ROW_FAILURES, Phase, Setback
 from router.scheduling.place import Places
 from router.scheduling.placement import reserved_tokens
-from router.scheduling.requests import Choice, Handoff, Move, RequestState
+from router.scheduling.requests import NO_ATTEMPT, Choice, Handoff, Move, RequestState
 from router.scheduling.values import Ending, Output, Request
 from router.scheduling.waiting import WaitingQueue
 from twinpool.errors import InternalError, TwinpoolError, WorkerLost
 from twinpool.session import messages as m
-from twinpool.types import FinishReason, Pool, ServedBy, Token
+from twinpool.types import AttemptId, FinishReason, HandoffId, HolderId, Pool, ServedBy, Token
 
 Holders = Collection[Pool]
 """Which of an attempt's two workers have still something of it, that they are to be told to drop."""
@@ -43,37 +44,48 @@ NUM_CHOICES = 1
 
 
 class Attempts:
-    """All requests, their choices, and these choices' current attempts.
+    """All requests, their choices, these choices' current attempts, and the hand-offs that those are of.
 
-    new_attempt: draws an id that is unique for all time. most_attempts: failed ones a choice may have.
+    most_attempts: failed ones a choice may have.
     """
 
-    def __init__(
-        self, fleet: Fleet, outbox: Outbox, new_attempt: Callable[[], str], most_attempts: int
-    ) -> None:
+    def __init__(self, fleet: Fleet, outbox: Outbox, ids: Ids, most_attempts: int) -> None:
         self.queue = WaitingQueue()
         self.requests: dict[str, RequestState] = {}
         self._fleet = fleet
         self._outbox = outbox
-        self._new_attempt = new_attempt
+        self._ids = ids
         self._most_attempts = most_attempts
-        self._current: dict[str, Choice] = {}
-        self._moving: dict[str, Choice] = {}
+        self._current: dict[HolderId, Choice] = {}
+        self._handoffs: dict[HolderId, Handoff] = {}
+        self._moving: dict[HolderId, Choice] = {}
         # Those set back before their prefill worker's last word, which may say more than was known then.
-        self._set_back: dict[str, Choice] = {}
+        self._set_back: dict[HandoffId, Handoff] = {}
         self._places = Places()
 
     def __len__(self) -> int:
         return len(self._current)
 
-    def current(self, attempt: str, *phases: Phase) -> Choice | None:
+    def current(self, attempt: AttemptId, *phases: Phase) -> Choice | None:
         """The choice whose current attempt this is, if it is in one of the phases (none given: in any)."""
         choice = self._current.get(attempt)
         return choice if choice is not None and (not phases or choice.phase in phases) else None
 
-    def moving(self, attempt: str) -> Choice | None:
-        """The choice whose row is moving to this attempt."""
-        return self._moving.get(attempt)
+    def held_by(self, holder: HolderId, *phases: Phase) -> list[Choice]:
+        """The choices whose current attempts are of this hand-off, or the one whose attempt this is."""
+        handoff = self._handoffs.get(holder)
+        attempts: Iterable[HolderId] = handoff.choices if handoff else (holder,)
+        choices = [self._current[attempt] for attempt in attempts if attempt in self._current]
+        return [choice for choice in choices if not phases or choice.phase in phases]
+
+    def read_for(self, handoff: HandoffId) -> Mapping[AttemptId, Choice]:
+        """Attempts that a prompt is read for, with those set back that its prefill worker may not know of."""
+        held = self._handoffs.get(handoff) or self._set_back.get(handoff)
+        return held.choices if held else {}
+
+    def moving(self, handoff: HolderId) -> Choice | None:
+        """The choice whose row is moving by this hand-off."""
+        return self._moving.get(handoff)
 
     def moving_to(self, worker_id: str) -> list[Choice]:
         """Choices whose rows are moving to a worker, the oldest first."""
@@ -101,39 +113,47 @@ class Attempts:
     # An attempt's way.
 
     def reserve(self, choice: Choice, prefill: Worker, decode: Worker, ttl_s: float, now: float) -> None:
-        """Begin an attempt: ask the decode worker for room."""
-        self._begin(choice, prefill, decode)
+        """Begin an attempt, of a hand-off of its own: ask the decode worker for room."""
+        handoff = self._begin(choice, prefill, decode)
         num_tokens = reserved_tokens(choice)
-        decode.charged[choice.attempt] = decode.blocks_for(num_tokens)
-        reserve = m.Reserve(choice.attempt, num_tokens, prefill.incarnation, ttl_s)
+        decode.charged[handoff.id] = decode.blocks_for(num_tokens)
+        reserve = m.Reserve(handoff.id, tuple(handoff.choices), num_tokens, prefill.incarnation, ttl_s)
         self._outbox.send(decode.worker_id, reserve)
         choice.enter(Phase.RESERVING, now)
 
     def prefill_alone(self, choice: Choice, prefill: Worker, now: float) -> None:
         """Begin an attempt that needs no decode worker."""
-        self._begin(choice, prefill, None)
-        self.prefill(choice, now)
+        self.prefill(self._begin(choice, prefill, None), now)
 
-    def prefill(self, choice: Choice, now: float) -> None:
-        """Have the prompt and the token log read."""
-        request = choice.request
-        decode = self._fleet.worker(choice.decode_id)
+    def granted(self, handoff: HandoffId, now: float) -> bool:
+        """There is room for a hand-off; False if it is no current one that waits for that."""
+        waits = bool(self.held_by(handoff, Phase.RESERVING))
+        if waits:
+            self.prefill(self._handoffs[handoff], now)
+        return waits
+
+    def prefill(self, handoff: Handoff, now: float) -> None:
+        """Have the prompt and the token log read, which are alike for all attempts of a hand-off."""
+        first = next(iter(handoff.choices.values()))
+        decode = self._fleet.worker(first.decode_id)
         if decode is not None:
-            pair = self._fleet.pair(choice.prefill_id, decode.worker_id)
-            choice.handoff = Handoff(pair.transport if pair else "")
-        choice.blocked_since = None
+            pair = self._fleet.pair(first.prefill_id, decode.worker_id)
+            handoff.transport = pair.transport if pair else ""
         command = m.Prefill(
-            attempt=choice.attempt,
-            choice_index=choice.index,
-            prompt_ids=request.prompt_ids,
-            output_ids=tuple(choice.log),
-            params=request.params,
+            handoff=handoff.id,
+            attempts=tuple(m.Attempt(attempt, choice.index) for attempt, choice in handoff.choices.items()),
+            prompt_ids=first.request.prompt_ids,
+            output_ids=tuple(first.log),
+            params=first.request.params,
             decode=decode.incarnation if decode else None,
-            place=choice.place,
+            place=first.place,
         )
-        self._outbox.send(choice.prefill_id, command)
-        self._tell_of(choice.of, PrefillSent(choice.request_id, choice.attempt, choice.prefill_id))
-        choice.enter(Phase.PREFILLING, now)
+        self._outbox.send(first.prefill_id, command)
+        for attempt, choice in handoff.choices.items():
+            sent = PrefillSent(choice.request_id, handoff.id, attempt, choice.prefill_id)
+            self._tell_of(choice.of, sent)
+            choice.blocked_since = None
+            choice.enter(Phase.PREFILLING, now)
 
     def take_first_token(self, choice: Choice, first: m.FirstToken, now: float) -> None:
         """The attempt's first token: on to the client, and the row into the decode batch."""
@@ -163,9 +183,10 @@ class Attempts:
     def end_handoff(
         self, choice: Choice, outcome: HandoffOutcome, *, num_bytes: int = 0, seconds: float = 0.0
     ) -> None:
-        """The cache has come whole, or will not come; nothing if no hand-off is under way any more."""
-        if choice.handoff is not None:
-            transport, choice.handoff = choice.handoff.transport, None
+        """The cache has come whole, or will not come; nothing if none is under way any more."""
+        handoff = choice.handoff
+        if handoff is not None and handoff.transport is not None:
+            transport, handoff.transport = handoff.transport, None
             self._outbox.put(HandoffEnded(choice.request_id, outcome, transport, num_bytes, seconds))
 
     # A row's way from one decode worker to another.
@@ -174,10 +195,10 @@ class Attempts:
         """Begin to move a row: ask the other decode worker for room; the row goes on meanwhile."""
         source = self._fleet.worker(choice.decode_id)
         assert source is not None  # noqa: S101 (the row is there)
-        choice.move = Move(self._new_attempt(), target.worker_id)
-        self._moving[choice.move.attempt] = choice
-        target.charged[choice.move.attempt] = target.blocks_for(num_tokens)
-        reserve = m.Reserve(choice.move.attempt, num_tokens, source.incarnation, ttl_s)
+        move = choice.move = Move(self._ids.handoff(), self._ids.attempt(), target.worker_id)
+        self._moving[move.handoff] = choice
+        target.charged[move.handoff] = target.blocks_for(num_tokens)
+        reserve = m.Reserve(move.handoff, (move.attempt,), num_tokens, source.incarnation, ttl_s)
         self._outbox.send(target.worker_id, reserve)
 
     def copy(self, choice: Choice) -> None:
@@ -187,7 +208,7 @@ class Attempts:
         if target := self._fleet.worker(choice.move.decode_id):
             assert choice.decode_id is not None  # noqa: S101 (it decodes)
             choice.move.copying = True
-            move = m.MoveRow(choice.attempt, choice.move.attempt, target.incarnation)
+            move = m.MoveRow(choice.attempt, choice.move.handoff, target.incarnation)
             self._outbox.send(choice.decode_id, move)
 
     def switch(self, choice: Choice) -> None:
@@ -195,9 +216,10 @@ class Attempts:
         assert choice.move is not None  # noqa: S101
         assert choice.decode_id is not None  # noqa: S101
         move, old_attempt, old_decode_id = choice.move, choice.attempt, choice.decode_id
-        del self._moving[move.attempt], self._current[old_attempt]
-        choice.move, choice.attempt, choice.decode_id = None, move.attempt, move.decode_id
-        self._current[choice.attempt] = choice
+        del self._moving[move.handoff]
+        self._forget(choice)
+        choice.move, choice.decode_id = None, move.decode_id
+        self._make_current(choice, move.handoff, move.attempt)
         self._admit(choice)
         self._outbox.send(old_decode_id, m.Drop(old_attempt))
         self._outbox.put(MoveEnded(MoveOutcome.MOVED))
@@ -216,11 +238,11 @@ class Attempts:
         """
         if choice.move is None:
             return
-        del self._moving[choice.move.attempt]
+        del self._moving[choice.move.handoff]
         if target_holds:
-            self._outbox.send(choice.move.decode_id, m.Drop(choice.move.attempt))
+            self._outbox.send(choice.move.decode_id, m.Drop(choice.move.handoff))
         if target := self._fleet.worker(choice.move.decode_id):
-            target.charged.pop(choice.move.attempt, None)
+            target.charged.pop(choice.move.handoff, None)
         choice.move = None
         self._outbox.put(MoveEnded(outcome))
 
@@ -253,35 +275,33 @@ class Attempts:
             return
         self.drop_move(choice)
         self._withdraw(choice, held_by)
-        del self._current[choice.attempt]
+        over = self._forget(choice)
         prefill = self._fleet.worker(choice.prefill_id)
-        if prefill is not None and choice.attempt in prefill.charged:
-            self._set_back[choice.attempt] = choice
-        choice.attempt = ""
+        if prefill is not None and over.id in prefill.charged:
+            self._set_back[over.id] = over
         # In these phases the client has had tokens of this very attempt.
         resumed = choice.phase in (Phase.HANDING_OFF, Phase.DECODING)
         choice.enter(Phase.QUEUED, now)
         self.queue.add(choice)
         self._outbox.put(SetBack(choice.request_id, setback, resumed))
 
-    def row_failed(self, attempt: str, worker_id: str, detail: str, now: float) -> None:
-        """An engine failed on an attempt's row, and on nothing else: that speaks against the row.
+    def row_failed(self, choice: Choice, attempt: AttemptId, worker_id: str, detail: str, now: float) -> None:
+        """An engine failed on an attempt of a choice, and on nothing else: that speaks against the row.
 
         The current attempt is then to be set back. Others were set back before, if their other worker was
         heard first; of such a one, too, the second failure is the request's end. A canary's is never held
         against it.
         """
-        choice = self._current.get(attempt) or self._set_back.get(attempt)
-        if choice is None or choice.phase is Phase.ENDED or choice.request.is_canary:
+        if choice.phase is Phase.ENDED or choice.request.is_canary:
             return
         choice.row_failed_on[attempt] = worker_id
         if choice.attempt != attempt and len(choice.row_failed_on) >= MOST_ROW_FAILURES:
             self.fail(choice.of, _row_failed(attempt, detail), now)
 
-    def no_word_follows(self, attempts: Iterable[str]) -> None:
-        """The prefill worker of these attempts has said its last of them, or will not."""
-        for attempt in attempts:
-            self._set_back.pop(attempt, None)
+    def no_word_follows(self, handoffs: Iterable[HandoffId]) -> None:
+        """The prefill worker of these hand-offs has said its last of them, or will not."""
+        for handoff in handoffs:
+            self._set_back.pop(handoff, None)
 
     # A choice's end.
 
@@ -346,7 +366,7 @@ class Attempts:
             self.end_handoff(choice, HandoffOutcome.ENDED)
             self.drop_move(choice, outcome=MoveOutcome.ENDED)
             self._withdraw(choice, held_by)
-            del self._current[choice.attempt]
+            self._forget(choice)
         choice.enter(Phase.ENDED, now)
         choice.of.num_ended_tokens += choice.usage.completion_tokens
         del choice.of.choices[choice.index]
@@ -354,29 +374,49 @@ class Attempts:
             del self.requests[choice.request_id]
 
     def _admit(self, choice: Choice) -> None:
-        request = choice.request
+        request, handoff = choice.request, choice.handoff
         assert choice.decode_id is not None  # noqa: S101 (whoever admits has looked)
-        admit = m.Admit(choice.attempt, choice.index, request.prompt_ids, tuple(choice.log), request.params)
+        assert handoff is not None  # noqa: S101
+        log = tuple(choice.log)
+        admit = m.Admit(choice.attempt, handoff.id, choice.index, request.prompt_ids, log, request.params)
         self._outbox.send(choice.decode_id, admit)
 
-    def _begin(self, choice: Choice, prefill: Worker, decode: Worker | None) -> None:
+    def _begin(self, choice: Choice, prefill: Worker, decode: Worker | None) -> Handoff:
         self.queue.remove(choice)
-        choice.attempt = self._new_attempt()
         choice.prefill_id = prefill.worker_id
         choice.decode_id = decode.worker_id if decode else None
-        self._current[choice.attempt] = choice
-        prefill.charged[choice.attempt] = prefill.blocks_for(choice.num_tokens)
+        handoff = self._make_current(choice, self._ids.handoff(), self._ids.attempt())
+        prefill.charged[handoff.id] = prefill.blocks_for(choice.num_tokens)
+        return handoff
+
+    def _make_current(self, choice: Choice, handoff_id: HandoffId, attempt: AttemptId) -> Handoff:
+        handoff = Handoff(handoff_id, {attempt: choice})
+        choice.handoff, choice.attempt = handoff, attempt
+        self._handoffs[handoff_id] = handoff
+        self._current[attempt] = choice
+        return handoff
+
+    def _forget(self, choice: Choice) -> Handoff:
+        """Its attempt is not current any more, nor is the hand-off once none of its attempts is."""
+        handoff = choice.handoff
+        assert handoff is not None  # noqa: S101 (it has an attempt)
+        del self._current[choice.attempt]
+        if not any(attempt in self._current for attempt in handoff.choices):
+            del self._handoffs[handoff.id]
+        choice.handoff, choice.attempt = None, NO_ATTEMPT
+        return handoff
 
     def _withdraw(self, choice: Choice, held_by: Holders) -> None:
+        assert choice.handoff is not None  # noqa: S101 (it has an attempt)
         if Pool.PREFILL in held_by:
             if choice.phase is Phase.RESERVING:
-                # The prefill worker was never told of the attempt, so it will not report its end.
+                # The prefill worker was never told of the hand-off, so it will not report its end.
                 if prefill := self._fleet.worker(choice.prefill_id):
-                    prefill.charged.pop(choice.attempt, None)
+                    prefill.charged.pop(choice.handoff.id, None)
             elif choice.phase in (Phase.PREFILLING, Phase.HANDING_OFF):
-                self._outbox.send(choice.prefill_id, m.CancelPrefill(choice.attempt))
+                self._outbox.send(choice.prefill_id, m.CancelPrefill(choice.handoff.id))
         if Pool.DECODE in held_by and choice.decode_id is not None:
-            self._outbox.send(choice.decode_id, m.Drop(choice.attempt))
+            self._outbox.send(choice.decode_id, m.Drop(choice.holder))
 
     def _tell_of_failure(self, state: RequestState, error: TwinpoolError, now: float) -> None:
         seconds = now - state.arrived_at
@@ -391,6 +431,6 @@ class Attempts:
         self._outbox.put(Emit(choice.request_id, Output(choice.index, tokens)))
 
 
-def _row_failed(attempt: str, detail: str) -> InternalError:
+def _row_failed(attempt: AttemptId, detail: str) -> InternalError:
     """What is told of a row on which engines fail; to send it again would be no use."""
     return InternalError(f"attempt {attempt} made an engine fail, alone: {detail}")

@@ -22,7 +22,7 @@ from router.scheduling.requests import Choice
 from twinpool.backoff import backoff_s
 from twinpool.kv.blocks import MOVE_BLOCKS_PER_STEP
 from twinpool.session import messages as m
-from twinpool.types import Pool
+from twinpool.types import AttemptId, HolderId, Pool
 
 MOST_MOVES = 4
 """Rows of one worker that move at a time: each is copied between its worker's steps."""
@@ -63,7 +63,7 @@ class Draining:
         self._most_rows = most_rows
         self._ttl_s = reservation_ttl_s
         self._links: dict[tuple[str, str], _Link] = {}
-        self._arriving: dict[str, _Arriving] = {}
+        self._arriving: dict[AttemptId, _Arriving] = {}
 
     def begin(self, worker: Worker, grace_s: float, now: float) -> None:
         """A worker is to leave; what it still has after grace_s is set back."""
@@ -107,16 +107,16 @@ class Draining:
         choice = self._attempts.current(message.attempt, Phase.DECODING)
         if choice is None:
             return
-        if choice.move is None or choice.move.attempt != message.to or message.position != len(choice.log):
+        if choice.move is None or choice.move.handoff != message.to or message.position != len(choice.log):
             # The reservation was lost, or given up, while the last word was on its way.
             self._attempts.set_back(choice, Setback.DRAINED, "its reservation elsewhere is gone", now)
             return
         assert choice.decode_id is not None  # noqa: S101 (it decodes)
-        self._arriving[message.to] = _Arriving(choice.decode_id, len(choice.log))
+        self._arriving[choice.move.attempt] = _Arriving(choice.decode_id, len(choice.log))
         self._attempts.switch(choice)
 
-    def move_failed(self, to: str, now: float, *, target_holds: bool) -> None:
-        """A row stays where it is, until it is tried again. to: the attempt that it was moving to."""
+    def move_failed(self, to: HolderId, now: float, *, target_holds: bool) -> None:
+        """A row stays where it is, until it is tried again. to: the hand-off that was to bring it there."""
         if choice := self._attempts.moving(to):
             self._give_up_move(choice, now, target_holds=target_holds)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from twinpool.backoff import backoff_s
 from twinpool.kv.blocks import blocks_for, leaves_rows_room
 from twinpool.session.messages import Hello, LoadReport
-from twinpool.types import Pool
+from twinpool.types import HandoffId, HolderId, Pool
 
 REJOIN_BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 STUCK_STEPS = 10
@@ -25,15 +25,15 @@ JOIN_AGAIN_S = 300.0
 class Worker:
     """One worker with an open session.
 
-    charged: blocks counted for attempts that the worker's newest report may not show yet. On a prefill
-    worker that is every attempt from placing to PrefillEnded; on a decode worker every reservation not
+    charged: blocks counted for hand-offs that the worker's newest report may not show yet. On a prefill
+    worker that is every one from placing to PrefillEnded; on a decode worker every reservation not
     answered yet.
-    leaving: attempts that a decode worker was told to drop and has not reported gone.
+    leaving: whom a decode worker was told to drop and has not reported gone.
     steps_s: how long its newest steps took, as far as they were reported.
     progressed_at: when its engine was last seen to move. replaced_at: when its replacement was asked for.
     stuck: its engine has stood still for too long, or its replacement was asked for, and the engine has not
     moved since; whatever else it says, it gets nothing new.
-    overdue: an attempt whose revoked blocks it does not let go of, as was said at overdue_at.
+    overdue: a hand-off whose revoked blocks it does not let go of, as was said at overdue_at.
     suspected: a hand-off's connection with it has ended, and it has said nothing since. It may be dead, and
     gets nothing new until it speaks, so that one death costs a request one attempt.
     proven: a canary has been through it.
@@ -45,8 +45,8 @@ class Worker:
     load: LoadReport
     progressed_at: float
     steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    charged: dict[str, int] = field(default_factory=dict)
-    leaving: set[str] = field(default_factory=set)
+    charged: dict[HandoffId, int] = field(default_factory=dict)
+    leaving: set[HolderId] = field(default_factory=set)
     replaced_at: float = -math.inf
     stuck: bool = False
     overdue: str = ""

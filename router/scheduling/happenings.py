@@ -11,7 +11,7 @@ from enum import StrEnum
 from router.scheduling.phases import Setback
 from router.scheduling.values import Ending
 from twinpool.errors import TwinpoolError
-from twinpool.types import Pool, Usage
+from twinpool.types import AttemptId, HandoffId, Pool, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class PrefillSent:
     """A prefill worker has been given a user's request to read, as this attempt."""
 
     request_id: str
-    attempt: str
+    handoff: HandoffId
+    attempt: AttemptId
     worker_id: str
 
 

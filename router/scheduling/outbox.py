@@ -24,7 +24,7 @@ class Outbox:
         if worker is None:
             return
         if isinstance(command, m.Drop):
-            worker.leaving.add(command.attempt)
+            worker.leaving.add(command.holder)
         self.put(Send(worker_id, command))
 
     def take(self) -> list[SchedulerSaid]:

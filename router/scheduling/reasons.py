@@ -1,4 +1,4 @@
-"""What a worker's reason for letting an attempt go comes to: for its request, and for its hand-off."""
+"""What a worker's reason for letting a holder go comes to: for its requests, and for its hand-off."""
 
 from __future__ import annotations
 

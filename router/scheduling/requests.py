@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from router.scheduling.phases import LEGAL_PHASES, TIMED_AS, IllegalPhase, Phase
 from router.scheduling.place import Place
 from router.scheduling.values import Ending, Request
 from twinpool.errors import DeadlineExceeded
-from twinpool.types import Timing, Usage
+from twinpool.types import AttemptId, HandoffId, HolderId, Timing, Usage
+
+NO_ATTEMPT = AttemptId("")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Handoff:
-    """A cache on its way from a prefill worker. transport: of the pair, which may be gone when it comes."""
+    """One reading of a prompt, and the cache that comes of it, for these attempts of these choices.
 
-    transport: str
+    transport: of the pair, which may be gone when the cache comes; None unless a cache is on its way.
+    """
+
+    id: HandoffId
+    choices: Mapping[AttemptId, Choice]
+    transport: str | None = None
 
 
 @dataclass(slots=True)
 class Move:
-    """A row on its way to another decode worker: the attempt and the worker that it will go on with.
+    """A row on its way to another decode worker: the hand-off that brings it, and the attempt it goes on as.
 
     copying: the room is there, and the row's worker has been told to copy.
     """
 
-    attempt: str
+    handoff: HandoffId
+    attempt: AttemptId
     decode_id: str
     copying: bool = False
 
@@ -76,8 +85,8 @@ class Choice:
     blocked_since: when no worker had room for it first, while queued.
     num_resumes: attempts that went on with tokens of earlier ones.
     row_failed_on: by attempt, the id of the worker whose engine failed on its row alone.
-    attempt: the current try, empty while queued. prefill_id and decode_id: worker ids of the current try.
-    handoff: set from the command to prefill until its cache has come, or will not come.
+    attempt: the current try, empty while queued. handoff: which it is of; None while queued. prefill_id and
+    decode_id: worker ids of the current try.
     move: set while its row is being moved off a decode worker that drains. move_again_at: not before.
     """
 
@@ -86,7 +95,7 @@ class Choice:
     entered_at: float
     phase: Phase = Phase.QUEUED
     log: list[int] = field(default_factory=list)
-    attempt: str = ""
+    attempt: AttemptId = NO_ATTEMPT
     prefill_id: str = ""
     decode_id: str | None = None
     handoff: Handoff | None = None
@@ -94,7 +103,7 @@ class Choice:
     move_again_at: float = -math.inf
     blocked_since: float | None = None
     num_failed_attempts: int = 0
-    row_failed_on: dict[str, str] = field(default_factory=dict)
+    row_failed_on: dict[AttemptId, str] = field(default_factory=dict)
     num_resumes: int = 0
     _seconds: dict[str, float] = field(default_factory=dict)
 
@@ -117,6 +126,13 @@ class Choice:
     def usage(self) -> Usage:
         """Tokens of the prompt, and of this answer so far."""
         return Usage(len(self.request.prompt_ids), len(self.log))
+
+    @property
+    def holder(self) -> HolderId:
+        """Who holds its blocks on the decode worker: its attempt, once that has been told to admit it."""
+        assert self.handoff is not None  # noqa: S101 (whoever asks has placed it)
+        is_admitted = self.phase in (Phase.HANDING_OFF, Phase.DECODING)
+        return self.attempt if is_admitted else self.handoff.id
 
     @property
     def num_tokens(self) -> int:

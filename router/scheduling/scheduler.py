@@ -15,7 +15,6 @@ are tokens whose position is not the token log's length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.scheduling.attempts import Attempts
@@ -41,6 +40,7 @@ from router.scheduling.events import (
 )
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.happenings import CpuUsed, HandoffOutcome, StepTaken
+from router.scheduling.ids import Ids
 from router.scheduling.outbox import Outbox
 from router.scheduling.pairing import Pairing
 from router.scheduling.phases import Phase, Setback
@@ -50,7 +50,7 @@ from router.scheduling.requests import Choice
 from router.scheduling.watch import StuckWatch
 from twinpool.errors import PoolUnavailable
 from twinpool.session import messages as m
-from twinpool.types import Pool
+from twinpool.types import HolderId, Pool
 
 _FREE_NOTHING = m.StepDone | m.PrefillStep | m.FirstToken | m.Written | m.RowsPaused
 """Words of workers after which nothing fits that did not before."""
@@ -73,16 +73,13 @@ class SchedulerLimits:
 
 
 class Scheduler:
-    """Continuous batching over both pools.
+    """Continuous batching over both pools. ids: those that its hand-offs and attempts get."""
 
-    new_attempt: draws an id that is unique for all time.
-    """
-
-    def __init__(self, limits: SchedulerLimits, new_attempt: Callable[[], str]) -> None:
+    def __init__(self, limits: SchedulerLimits, ids: Ids) -> None:
         self.fleet = Fleet()
         self._limits = limits
         self._outbox = Outbox(self.fleet)
-        self._attempts = Attempts(self.fleet, self._outbox, new_attempt, limits.most_attempts)
+        self._attempts = Attempts(self.fleet, self._outbox, ids, limits.most_attempts)
         self._pairing = Pairing(self.fleet, self._outbox)
         self._watch = StuckWatch(self.fleet, self._outbox, limits.stuck_after_s)
         self._draining = Draining(
@@ -199,33 +196,30 @@ class Scheduler:
                 self._pairing.joined(worker, decode, transport, now)
             case m.PairBroken(decode):
                 self._pair_broken(worker, decode, now)
-            case m.Granted(attempt):
-                worker.charged.pop(attempt, None)
-                if choice := self._attempts.current(attempt, Phase.RESERVING):
-                    self._attempts.prefill(choice, now)
-                elif choice := self._attempts.moving(attempt):
+            case m.Granted(handoff):
+                worker.charged.pop(handoff, None)
+                if not self._attempts.granted(handoff, now) and (choice := self._attempts.moving(handoff)):
                     self._attempts.copy(choice)
-            case m.Refused(attempt):
-                worker.charged.pop(attempt, None)
-                if choice := self._attempts.current(attempt, Phase.RESERVING):
+            case m.Refused(handoff):
+                worker.charged.pop(handoff, None)
+                self._draining.move_failed(handoff, now, target_holds=False)
+                for choice in self._attempts.held_by(handoff, Phase.RESERVING):
                     choice.found_no_room(now)
                     self._attempts.set_back(choice, Setback.REFUSED, "", now, held_by=(Pool.PREFILL,))
-                else:
-                    self._draining.move_failed(attempt, now, target_holds=False)
             case m.FirstToken(attempt, position):
                 choice = self._attempts.current(attempt, Phase.PREFILLING)
                 if choice is not None and position == len(choice.log):
                     self._attempts.take_first_token(choice, message, now)
-            case m.Written(attempt, num_bytes, handoff_s):
-                if choice := self._attempts.current(attempt):
+            case m.Written(handoff, num_bytes, handoff_s):
+                for choice in self._attempts.held_by(handoff):
                     written = HandoffOutcome.WRITTEN
                     self._attempts.end_handoff(choice, written, num_bytes=num_bytes, seconds=handoff_s)
-            case m.PrefillEnded(attempt):
-                worker.charged.pop(attempt, None)
+            case m.PrefillEnded(handoff):
+                worker.charged.pop(handoff, None)
                 self._prefill_ended(worker, message, now)
-            case m.Released(attempt, reason, detail):
-                worker.leaving.discard(attempt)
-                self._released(worker, attempt, reason, detail, now)
+            case m.Released(holder, reason, detail):
+                worker.leaving.discard(holder)
+                self._released(worker, holder, reason, detail, now)
             case m.StepDone(tokens=tokens):
                 for row in tokens:
                     choice = self._attempts.current(row.attempt, Phase.HANDING_OFF, Phase.DECODING)
@@ -237,8 +231,8 @@ class Scheduler:
                 self._draining.moved(message, now)
             case m.MoveFailed():
                 self._draining.move_failed(message.to, now, target_holds=True)
-            case m.QuarantineOverdue(attempt, writer):
-                self._watch.quarantine_overdue(attempt, writer, now)
+            case m.QuarantineOverdue(handoff, writer):
+                self._watch.quarantine_overdue(handoff, writer, now)
 
     def _take_counts(self, worker: Worker, message: m.Event, now: float) -> None:
         match message:
@@ -254,35 +248,34 @@ class Scheduler:
             worker.take_load(load, now)
 
     def _prefill_ended(self, prefill: Worker, ended: m.PrefillEnded, now: float) -> None:
-        attempt, outcome = ended.attempt, ended.outcome
+        outcome = ended.outcome
         words = f"prefill worker {prefill.worker_id}: {outcome}{': ' + ended.detail if ended.detail else ''}"
         if outcome is m.PrefillOutcome.FAILED_ALONE:
-            self._attempts.row_failed(attempt, prefill.worker_id, words, now)
-        self._attempts.no_word_follows([attempt])
-        choice = self._attempts.current(attempt, Phase.PREFILLING, Phase.HANDING_OFF)
-        if choice is None or outcome not in PREFILL_ENDED:
+            for attempt, choice in self._attempts.read_for(ended.handoff).items():
+                self._attempts.row_failed(choice, attempt, prefill.worker_id, words, now)
+        self._attempts.no_word_follows([ended.handoff])
+        if outcome not in PREFILL_ENDED:
             return
         setback, handoff = PREFILL_ENDED[outcome]
-        if outcome is m.PrefillOutcome.PAIR_LOST:
-            self._suspect(choice.decode_id)
-        self._attempts.set_back(choice, setback, words, now, handoff=handoff)
+        for choice in self._attempts.held_by(ended.handoff, Phase.PREFILLING, Phase.HANDING_OFF):
+            if outcome is m.PrefillOutcome.PAIR_LOST:
+                self._suspect(choice.decode_id)
+            self._attempts.set_back(choice, setback, words, now, handoff=handoff)
 
     def _released(
-        self, decode: Worker, attempt: str, reason: m.ReleaseReason, detail: str, now: float
+        self, decode: Worker, holder: HolderId, reason: m.ReleaseReason, detail: str, now: float
     ) -> None:
-        self._draining.move_failed(attempt, now, target_holds=False)
-        choice = self._attempts.current(attempt)
-        if choice is None:
-            return
-        setback, handoff = RELEASED[reason]
-        if reason is m.ReleaseReason.NEVER_BEGUN and choice.phase is Phase.PREFILLING:
-            setback = Setback.EXPIRED  # in the prefill worker's queue, where nothing was wrong with it
-        if reason is m.ReleaseReason.CONNECTION_ENDED:
-            self._suspect(choice.prefill_id)
+        self._draining.move_failed(holder, now, target_holds=False)
         words = f"decode worker {decode.worker_id}: {reason}{': ' + detail if detail else ''}"
-        if reason is m.ReleaseReason.FAILED_ALONE:
-            self._attempts.row_failed(attempt, decode.worker_id, words, now)
-        self._attempts.set_back(choice, setback, words, now, held_by=(Pool.PREFILL,), handoff=handoff)
+        for choice in self._attempts.held_by(holder):
+            setback, handoff = RELEASED[reason]
+            if reason is m.ReleaseReason.NEVER_BEGUN and choice.phase is Phase.PREFILLING:
+                setback = Setback.EXPIRED  # in the prefill worker's queue, where nothing was wrong with it
+            if reason is m.ReleaseReason.CONNECTION_ENDED:
+                self._suspect(choice.prefill_id)
+            if reason is m.ReleaseReason.FAILED_ALONE:
+                self._attempts.row_failed(choice, choice.attempt, decode.worker_id, words, now)
+            self._attempts.set_back(choice, setback, words, now, held_by=(Pool.PREFILL,), handoff=handoff)
 
     def _suspect(self, worker_id: str | None) -> None:
         if worker := self.fleet.worker(worker_id):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from router.scheduling.commands import ReplaceCause, ReplaceWorker
 from router.scheduling.fleet import Fleet, Worker
 from router.scheduling.outbox import Outbox
-from twinpool.types import Pool
+from twinpool.types import HandoffId, Pool
 
 OWN_STALL_S = 1.0
 """If no tick came for so long, it was this process that stood still, and nothing is known of the others."""
@@ -56,10 +56,10 @@ class StuckWatch:
             self._replace_some(pool, [each for each in still if each.pool is pool], now)
         return still
 
-    def quarantine_overdue(self, attempt: str, writer: str, now: float) -> None:
+    def quarantine_overdue(self, handoff: HandoffId, writer: str, now: float) -> None:
         """A writer (an incarnation) does not let go of revoked blocks; said again while it lasts."""
         if worker := self._fleet.by_incarnation(writer):
-            worker.overdue, worker.overdue_at = attempt, now
+            worker.overdue, worker.overdue_at = handoff, now
 
     def _replace_some(self, pool: Pool, still: list[Worker], now: float) -> None:
         """As many of those to be replaced as may be at a time."""

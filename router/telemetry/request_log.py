@@ -99,9 +99,15 @@ def _short_end(end: RequestFailed | RequestLeft, error: str) -> dict[str, object
 def _attempted(sent: PrefillSent) -> None:
     """At debug, to find a request in workers' logs."""
     log.debug(
-        "request %s is attempt %s, at %s",
+        "request %s is attempt %s of hand-off %s, at %s",
         sent.request_id,
         sent.attempt,
+        sent.handoff,
         sent.worker_id,
-        extra={"request_id": sent.request_id, "attempt": sent.attempt, "worker": sent.worker_id},
+        extra={
+            "request_id": sent.request_id,
+            "attempt": sent.attempt,
+            "handoff": sent.handoff,
+            "worker": sent.worker_id,
+        },
     )

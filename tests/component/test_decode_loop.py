@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from decode_worker.custody import Custody
-from decode_worker.desk import DecodeDesk, Message
+from decode_worker.desk import DecodeDesk, Evict, Message
 from decode_worker.hands import DecodeHands
 from twinpool.config import HandoffConfig
 from twinpool.engine.batch import DecodeRow
@@ -23,7 +23,6 @@ from twinpool.session.messages import (
     Audit,
     Audited,
     BlockCounts,
-    Drop,
     Event,
     Released,
     ReleaseReason,
@@ -32,7 +31,7 @@ from twinpool.session.messages import (
     RowToken,
     StepDone,
 )
-from twinpool.types import Token
+from twinpool.types import AttemptId, HandoffId, Token
 from twinpool.worker.courier import Courier
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.loop import Loop, Stop
@@ -87,19 +86,23 @@ class Bench:
         self.stepped.append([row.position for row in rows])
         return [Token(row.position + 1) for row in rows]
 
-    def write(self, attempt: str, num_prompt: int) -> None:
+    def write(self, attempt: AttemptId, num_prompt: int) -> None:
         """The cache of a prompt comes in."""
-        self.custody.reserve(Reserve(attempt, num_prompt + 1, WRITER, 30.0))
-        opened = self.custody.begin(WRITER, attempt)
+        handoff = HandoffId(f"to {attempt}")
+        self.custody.reserve(Reserve(handoff, (attempt,), num_prompt + 1, WRITER, 30.0))
+        opened = self.custody.begin(WRITER, handoff)
         assert opened is not None
-        self.custody.written(WRITER, attempt, len(opened.blocks), ())
+        self.custody.written(WRITER, handoff, len(opened.blocks), ())
 
-    def admit(self, attempt: str, num_prompt: int, max_tokens: int) -> None:
+    def admit(self, attempt: AttemptId, num_prompt: int, max_tokens: int) -> None:
         """The row may enter, with one token in its log."""
-        self.custody.admit(Admit(attempt, 0, (1,) * num_prompt, (num_prompt,), SamplingParams(max_tokens)))
+        handoff = HandoffId(f"to {attempt}")
+        self.custody.admit(
+            Admit(attempt, handoff, 0, (1,) * num_prompt, (num_prompt,), SamplingParams(max_tokens))
+        )
         self.events.clear()
 
-    def tokens(self, attempt: str) -> list[RowToken]:
+    def tokens(self, attempt: AttemptId) -> list[RowToken]:
         steps = [event for event in self.events if isinstance(event, StepDone)]
         return [token for step in steps for token in step.tokens if token.attempt == attempt]
 
@@ -109,8 +112,8 @@ class Bench:
 
 def test_a_row_takes_a_block_when_its_newest_token_needs_one_and_not_before() -> None:
     bench = Bench(8)
-    bench.write("a", num_prompt=2)
-    bench.admit("a", num_prompt=2, max_tokens=6)
+    bench.write(AttemptId("a"), num_prompt=2)
+    bench.admit(AttemptId("a"), num_prompt=2, max_tokens=6)
     used: list[int] = []
 
     def react(event: Event) -> None:
@@ -122,21 +125,21 @@ def test_a_row_takes_a_block_when_its_newest_token_needs_one_and_not_before() ->
     bench.react = react  # type: ignore[method-assign]
     bench.loop.run()
     assert used == [2, 2, 3, 3, 4]
-    assert [row.token.id for row in bench.tokens("a")] == [3, 4, 5, 6, 7]
+    assert [row.token.id for row in bench.tokens(AttemptId("a"))] == [3, 4, 5, 6, 7]
     assert bench.paused() == []
 
 
 def test_a_row_without_a_block_pauses_while_the_others_go_on_and_resumes_where_it_was() -> None:
     bench = Bench(4)
-    bench.write("a", num_prompt=2)
-    bench.write("b", num_prompt=3)
-    bench.admit("a", num_prompt=2, max_tokens=3)  # its two blocks hold all it will cache
-    bench.admit("b", num_prompt=3, max_tokens=4)  # needs a third one for its third token
+    bench.write(AttemptId("a"), num_prompt=2)
+    bench.write(AttemptId("b"), num_prompt=3)
+    bench.admit(AttemptId("a"), num_prompt=2, max_tokens=3)  # its two blocks hold all it will cache
+    bench.admit(AttemptId("b"), num_prompt=3, max_tokens=4)  # needs a third one for its third token
 
     def react(event: Event) -> None:
-        if isinstance(event, RowsPaused) and len(bench.tokens("a")) == 2:
-            bench.inbox.post(Drop("a"))
-        if len(bench.tokens("b")) == 3 or len(bench.events) > MOST_TURNS:
+        if isinstance(event, RowsPaused) and len(bench.tokens(AttemptId("a"))) == 2:
+            bench.inbox.post(Evict(AttemptId("a")))
+        if len(bench.tokens(AttemptId("b"))) == 3 or len(bench.events) > MOST_TURNS:
             bench.inbox.post(Stop())
 
     bench.react = react  # type: ignore[method-assign]
@@ -144,15 +147,15 @@ def test_a_row_without_a_block_pauses_while_the_others_go_on_and_resumes_where_i
     assert bench.paused()
     assert {paused.attempts for paused in bench.paused()} == {("b",)}
     assert bench.paused()[0].load.blocks_free == 0
-    assert [token.position for token in bench.tokens("a")] == [1, 2]
-    assert [token.position for token in bench.tokens("b")] == [1, 2, 3]
-    assert [row.token.id for row in bench.tokens("b")] == [4, 5, 6]
+    assert [token.position for token in bench.tokens(AttemptId("a"))] == [1, 2]
+    assert [token.position for token in bench.tokens(AttemptId("b"))] == [1, 2, 3]
+    assert [row.token.id for row in bench.tokens(AttemptId("b"))] == [4, 5, 6]
 
 
 def test_if_all_rows_pause_nothing_is_stepped_and_it_is_said() -> None:
     bench = Bench(2)
-    bench.write("a", num_prompt=3)
-    bench.admit("a", num_prompt=3, max_tokens=9)
+    bench.write(AttemptId("a"), num_prompt=3)
+    bench.admit(AttemptId("a"), num_prompt=3, max_tokens=9)
     bench.loop.run()
     assert bench.stepped == [[3]]
     assert {paused.attempts for paused in bench.paused()} == {("a",)}
@@ -161,26 +164,26 @@ def test_if_all_rows_pause_nothing_is_stepped_and_it_is_said() -> None:
 
 def test_an_audit_sees_a_row_that_is_on_its_way_into_the_batch() -> None:
     bench = Bench(8)
-    bench.write("a", num_prompt=2)
+    bench.write(AttemptId("a"), num_prompt=2)
     bench.inbox.post(Audit("before"))
-    bench.admit("a", num_prompt=2, max_tokens=6)
+    bench.admit(AttemptId("a"), num_prompt=2, max_tokens=6)
     bench.inbox.post(Audit("behind"))
     bench.react = lambda event: bench.inbox.post(Stop())  # type: ignore[method-assign]
     bench.loop.run()
     before, behind = (event for event in bench.events if isinstance(event, Audited))
     assert (before.audit_id, behind.audit_id) == ("before", "behind")
     assert before.blocks == behind.blocks == BlockCounts(free=6, rows=2)
-    assert [(held.attempt, held.stage, held.num_blocks) for held in before.held] == [("a", "admitted", 2)]
+    assert [(held.holder, held.stage, held.num_blocks) for held in before.held] == [("a", "admitted", 2)]
     assert before.problems == behind.problems == ()
 
 
 def test_an_audit_finds_a_row_that_its_reservation_does_not_know() -> None:
     bench = Bench(8)
-    bench.write("a", num_prompt=2)
-    bench.admit("a", num_prompt=2, max_tokens=6)
+    bench.write(AttemptId("a"), num_prompt=2)
+    bench.admit(AttemptId("a"), num_prompt=2, max_tokens=6)
     (entered,) = bench.inbox.take(0.0)
     assert isinstance(entered, RowReady)
-    bench.inbox.post(replace(entered, admit=replace(entered.admit, attempt="ghost")))
+    bench.inbox.post(replace(entered, admit=replace(entered.admit, attempt=AttemptId("ghost"))))
     bench.inbox.post(Audit("audit"))
     bench.inbox.post(Stop())
     bench.loop.run()
@@ -195,8 +198,8 @@ def test_an_audit_finds_a_row_that_its_reservation_does_not_know() -> None:
 def test_rows_that_all_fail_are_given_up_and_the_worker_is_not(num_rows: int) -> None:
     bench = Bench(8)
     for attempt in ("a", "b")[:num_rows]:
-        bench.write(attempt, num_prompt=2)
-        bench.admit(attempt, num_prompt=2, max_tokens=6)
+        bench.write(AttemptId(attempt), num_prompt=2)
+        bench.admit(AttemptId(attempt), num_prompt=2, max_tokens=6)
     bench.fails_at = {2}
     bench.react = lambda event: bench.inbox.post(Stop())  # type: ignore[method-assign]
     bench.loop.run()
@@ -212,20 +215,20 @@ def test_rows_that_all_fail_are_given_up_and_the_worker_is_not(num_rows: int) ->
 def test_a_row_that_makes_the_engine_fail_costs_its_neighbours_no_token() -> None:
     bench = Bench(20)
     for attempt, num_prompt in {"a": 2, "poison": 7, "b": 3}.items():
-        bench.write(attempt, num_prompt)
-        bench.admit(attempt, num_prompt, max_tokens=6)
+        bench.write(AttemptId(attempt), num_prompt)
+        bench.admit(AttemptId(attempt), num_prompt, max_tokens=6)
     bench.fails_at = {8}  # the poison's second step, when the others are at 3 and 4
 
     def react(event: Event) -> None:
-        lost = isinstance(event, Released) and event.attempt != "poison"
-        if lost or len(bench.tokens("a")) == len(bench.tokens("b")) == 5:
+        lost = isinstance(event, Released) and event.holder != "poison"
+        if lost or len(bench.tokens(AttemptId("a"))) == len(bench.tokens(AttemptId("b"))) == 5:
             bench.inbox.post(Stop())
 
     bench.react = react  # type: ignore[method-assign]
     bench.loop.run()
     assert bench.stepped[:4] == [[2, 7, 3], [3], [4], [4, 5]]
-    assert [row.token.id for row in bench.tokens("a")] == [3, 4, 5, 6, 7]
-    assert [row.token.id for row in bench.tokens("b")] == [4, 5, 6, 7, 8]
+    assert [row.token.id for row in bench.tokens(AttemptId("a"))] == [3, 4, 5, 6, 7]
+    assert [row.token.id for row in bench.tokens(AttemptId("b"))] == [4, 5, 6, 7, 8]
     (released,) = [event for event in bench.events if isinstance(event, Released)]
-    assert (released.attempt, released.reason) == ("poison", ReleaseReason.FAILED_ALONE)
+    assert (released.holder, released.reason) == ("poison", ReleaseReason.FAILED_ALONE)
     assert bench.pulse.turns > len(bench.stepped)  # rows that are stepped alone are signs of life, too

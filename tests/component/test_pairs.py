@@ -12,7 +12,7 @@ from twinpool.session.messages import JoinPair, PairBroken, PairJoined
 from twinpool.transfer.pairs import Pairs
 from twinpool.transfer.port import HandoffRefused, HandoffSender, SenderEvents
 from twinpool.transfer.words import Accepted, Ended, Ending, PairLost, PairWord
-from twinpool.types import HandoffEndpoint
+from twinpool.types import HandoffEndpoint, HandoffId
 from twinpool.worker.inbox import Inbox
 
 JOIN = JoinPair("decode-0-aa", HandoffEndpoint())
@@ -124,13 +124,13 @@ def test_pair_that_cannot_open_is_told_and_may_be_tried_again(fleet: Fleet) -> N
 
 def test_words_of_the_transport_reach_the_engine(fleet: Fleet) -> None:
     _, events = fleet.opened()
-    events.accepted("a", 3)
-    events.refused("b")
-    events.stop_requested("c")
+    events.accepted(HandoffId("a"), 3)
+    events.refused(HandoffId("b"))
+    events.stop_requested(HandoffId("c"))
     assert fleet.posted() == [
-        Accepted("a", 3),
-        Ended("b", Ending.REFUSED),
-        Ended("c", Ending.STOPPED),
+        Accepted(HandoffId("a"), 3),
+        Ended(HandoffId("b"), Ending.REFUSED),
+        Ended(HandoffId("c"), Ending.STOPPED),
     ]
 
 

@@ -17,6 +17,7 @@ from twinpool.kv.layout import KvLayout
 from twinpool.kv.pool import BlockPool
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import (
+    Attempt,
     Event,
     FirstToken,
     Prefill,
@@ -26,7 +27,7 @@ from twinpool.session.messages import (
     Written,
 )
 from twinpool.transfer.words import Accepted, Ended, Ending
-from twinpool.types import Token
+from twinpool.types import AttemptId, HandoffId, Token
 from twinpool.worker.courier import Courier
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.loop import Loop, Stop
@@ -53,26 +54,26 @@ class DirectSender:
         self._inbox = inbox
         self._num_pushed: dict[str, int] = {}
 
-    def begin(self, attempt: str) -> None:
-        opened = self._custody.begin(WRITER, attempt)
-        refused = Ended(attempt, Ending.REFUSED)
-        self._inbox.post(Accepted(attempt, opened.num_shared) if opened else refused)
-        self._num_pushed[attempt] = 0
+    def begin(self, handoff: HandoffId) -> None:
+        opened = self._custody.begin(WRITER, handoff)
+        refused = Ended(handoff, Ending.REFUSED)
+        self._inbox.post(Accepted(handoff, opened.num_shared) if opened else refused)
+        self._num_pushed[handoff] = 0
 
-    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
-        self._num_pushed[attempt] += len(source_blocks)
-        self._custody.progress(WRITER, attempt)
+    def push(self, handoff: HandoffId, source_blocks: Sequence[int], first: int) -> bool:
+        self._num_pushed[handoff] += len(source_blocks)
+        self._custody.progress(WRITER, handoff)
         return True
 
-    def renew(self, attempt: str) -> None:
-        self._custody.progress(WRITER, attempt)
+    def renew(self, handoff: HandoffId) -> None:
+        self._custody.progress(WRITER, handoff)
 
-    def written(self, attempt: str) -> bool:
-        self._custody.written(WRITER, attempt, self._num_pushed[attempt], ())
+    def written(self, handoff: HandoffId) -> bool:
+        self._custody.written(WRITER, handoff, self._num_pushed[handoff], ())
         return True
 
-    def stopped(self, attempt: str) -> None:
-        self._custody.stopped(WRITER, attempt)
+    def stopped(self, handoff: HandoffId) -> None:
+        self._custody.stopped(WRITER, handoff)
 
     def close(self) -> None:
         raise NotImplementedError
@@ -106,7 +107,7 @@ class Bench:
         limits = PrefillLimits(BUDGET_TOKENS, HANDOFF.reservation_ttl_s, HANDOFF.renewal_s)
         desk = PrefillDesk(BlockPool(num_blocks), LAYOUT.block_size, limits, pulse, eos_token_ids=frozenset())
         hands = PrefillHands(cast("Engine", self), courier, self.publish)
-        self.loop: Loop[Message, Word, Copy, PrefillChunk] = Loop(
+        self.loop: Loop[Message, Word, Copy, HandoffId, PrefillChunk] = Loop(
             desk, self.inbox, hands, pulse, lambda: self.now
         )
 
@@ -125,21 +126,28 @@ class Bench:
         return [Token(chunk.token_ids[0]) if chunk.sample else None for chunk in chunks]
 
     def read(self, *places: int) -> None:
-        """Have prompts read, each with its place for an attempt and for all its ids."""
+        """Have prompts read, each with its place for a name and for all its ids."""
         self._num_running = len(places)
         for place in places:
-            attempt, prompt_ids = str(place), (place,) * NUM_TOKENS
-            self.custody.reserve(Reserve(attempt, NUM_TOKENS + 1, WRITER, HANDOFF.reservation_ttl_s))
-            self.inbox.post(Prefill(attempt, 0, prompt_ids, (), SamplingParams(9), DECODE, place))
+            handoff, prompt_ids = HandoffId(str(place)), (place,) * NUM_TOKENS
+            attempts = (Attempt(AttemptId(f"of {handoff}"), 0),)
+            ids = tuple(attempt.id for attempt in attempts)
+            self.custody.reserve(Reserve(handoff, ids, NUM_TOKENS + 1, WRITER, HANDOFF.reservation_ttl_s))
+            self.inbox.post(Prefill(handoff, attempts, prompt_ids, (), SamplingParams(9), DECODE, place))
         self.events.clear()
         self.loop.run()
 
     def outcomes(self) -> dict[str, PrefillOutcome]:
-        return {event.attempt: event.outcome for event in self.events if isinstance(event, PrefillEnded)}
+        return {event.handoff: event.outcome for event in self.events if isinstance(event, PrefillEnded)}
 
-    def attempts(self, kind: type[FirstToken] | type[Written]) -> list[str]:
-        """In the order of these events."""
-        return [event.attempt for event in self.events if isinstance(event, kind)]
+    def first_tokens(self) -> list[str]:
+        """Whose, in order."""
+        events = [event for event in self.events if isinstance(event, FirstToken)]
+        return [event.attempt.removeprefix("of ") for event in events]
+
+    def written(self) -> list[str]:
+        """Which hand-offs, in order."""
+        return [event.handoff for event in self.events if isinstance(event, Written)]
 
 
 @pytest.fixture(params=[100, 7], ids=["blocks for all", "blocks for one"])
@@ -150,12 +158,12 @@ def bench(request: pytest.FixtureRequest) -> Bench:
 def test_prompts_that_wait_for_others_keep_their_reservations(bench: Bench) -> None:
     bench.read(*range(1, 9))
     assert bench.now > 2 * HANDOFF.reservation_ttl_s
-    assert bench.attempts(Written) == list("12345678")
+    assert bench.written() == list("12345678")
 
 
 def test_the_request_that_arrived_first_is_read_first_whenever_it_comes(bench: Bench) -> None:
     bench.read(3, 1, 2)
-    assert bench.attempts(FirstToken) == ["1", "2", "3"]
+    assert bench.first_tokens() == ["1", "2", "3"]
 
 
 def test_a_prompt_that_makes_the_engine_fail_costs_its_neighbours_nothing(bench: Bench) -> None:
@@ -163,5 +171,5 @@ def test_a_prompt_that_makes_the_engine_fail_costs_its_neighbours_nothing(bench:
     bench.read(1, 2, 3)
     failed = {"2": PrefillOutcome.FAILED_ALONE}
     assert bench.outcomes() == {"1": PrefillOutcome.DONE, "3": PrefillOutcome.DONE} | failed
-    assert bench.attempts(Written) == ["1", "3"]
+    assert bench.written() == ["1", "3"]
     assert [event.token.id for event in bench.events if isinstance(event, FirstToken)] == [1, 3]

@@ -26,6 +26,7 @@ from twinpool.session.messages import LoadReport, Released
 from twinpool.transfer import ray_receiver
 from twinpool.transfer.port import HandoffRefused, ReceiverEvents
 from twinpool.transfer.ray_receiver import STOPPED, RayReceiver
+from twinpool.types import HandoffId
 
 WRITER = "prefill-0-bb"
 UNKNOWN = "does not know this pair"
@@ -85,12 +86,12 @@ def with_custody() -> tuple[DecodeBlocks, RayReceiver]:
 def test_revoke_does_not_wait_for_the_copy_in_progress_but_the_blocks_do() -> None:
     blocks, receiver = with_custody()
     sender = Sender(receiver)
-    blocks.reserve("a", 2, WRITER)
+    blocks.reserve(HandoffId("a"), 2, WRITER)
     assert sender.say("begin", "a")
     chunk = SlowChunk(1)
     pushing = in_thread(lambda: sender.push("a", 0, chunk))
     assert chunk.copying.wait(WAIT_S)
-    join(in_thread(lambda: blocks.custody.give_up("a")))
+    join(in_thread(lambda: blocks.custody.give_up(HandoffId("a"))))
     assert blocks.pool.count(Owner.QUARANTINE) == 2
     assert sender.push("a", 1, chunk_of(2)) == STOPPED
     blocks.heard.clear()
@@ -117,10 +118,10 @@ def test_end_is_told_after_the_copy_in_progress(word: str) -> None:
             Sender(receiver)  # the same writer, anew
         case _:
             receiver.close()
-    assert events.last_words("a") == []
+    assert events.last_words(HandoffId("a")) == []
     chunk.go_on.set()
     join(pushing)
-    assert events.last_words("a") == ["stopped"]
+    assert events.last_words(HandoffId("a")) == ["stopped"]
     if word == "stopped":
         assert sender.push("a", 1, chunk_of(2)) == STOPPED
     else:
@@ -134,8 +135,8 @@ class _RevokedAtOnce(ReceiverLog):
     receiver: RayReceiver
 
     def begin(self, writer: str, attempt: str) -> Opened | None:
-        self.receiver.stop(writer, attempt)
-        return super().begin(writer, attempt)
+        self.receiver.stop(writer, HandoffId(attempt))
+        return super().begin(writer, HandoffId(attempt))
 
 
 def test_revoke_during_begin_frees_the_blocks_and_refuses() -> None:
@@ -163,7 +164,7 @@ def test_written_waits_for_the_pushes_that_it_overtook() -> None:
     assert sender.say("begin", "a")
     sender.say("written", "a", 2, [7, 8, 9])
     sender.push("a", 2, chunk_of(3))
-    assert events.last_words("a") == []
+    assert events.last_words(HandoffId("a")) == []
     sender.push("a", 0, chunk_of(1, 2))
     assert ("written", WRITER, "a", 3, (7, 8, 9)) in events.heard()
     assert storage.block_bytes_view()[:, 0].tolist() == [3, 0, 1, 0, 1, 0, 0, 0]
@@ -176,9 +177,9 @@ def test_failed_push_is_not_counted() -> None:
     with pytest.raises(ValueError, match="reserved 1 blocks"):
         sender.push("a", 0, chunk_of(1, 2))
     sender.say("written", "a", 1, [])
-    assert events.last_words("a") == []
+    assert events.last_words(HandoffId("a")) == []
     sender.say("stopped", "a")
-    assert events.last_words("a") == ["stopped"]
+    assert events.last_words(HandoffId("a")) == ["stopped"]
 
 
 def test_renewal_is_progress_until_the_attempt_ends() -> None:
@@ -238,7 +239,7 @@ def test_chunk_that_does_not_come_in_time_fails_its_push_alone(monkeypatch: pyte
     with pytest.raises(TimeoutError, match=f"{WAIT_S:g} s"):
         sender.push("a", 0, chunk_of(1))
     sender.say("stopped", "a")
-    assert events.last_words("a") == ["stopped"]
+    assert events.last_words(HandoffId("a")) == ["stopped"]
 
 
 def test_attempt_begins_once() -> None:
@@ -247,12 +248,12 @@ def test_attempt_begins_once() -> None:
     assert sender.say("begin", "a")
     assert not sender.say("begin", "a")
     sender.say("written", "a", 0, [])
-    assert events.last_words("a") == ["written"]
+    assert events.last_words(HandoffId("a")) == ["written"]
 
 
 def test_cache_that_could_not_be_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks, receiver = with_custody()
-    blocks.reserve("a", 2, WRITER)
+    blocks.reserve(HandoffId("a"), 2, WRITER)
     sender = Sender(receiver)
     sender.say("begin", "a")
 
@@ -280,18 +281,18 @@ def test_every_attempt_ends_and_frees_its_blocks_whatever_meets() -> None:
         sender.push(attempt, 1, chunk_of(2))
 
     for number in range(300):
-        attempt = f"a{number}"
-        blocks.reserve(attempt, 2, WRITER)
-        assert sender.say("begin", attempt)
+        handoff = HandoffId(f"a{number}")
+        blocks.reserve(handoff, 2, WRITER)
+        assert sender.say("begin", handoff)
         meeting = [
-            in_thread(lambda attempt=attempt: write(attempt)),  # type: ignore[misc]
-            in_thread(lambda attempt=attempt: sender.say("written", attempt, 2, [])),  # type: ignore[misc]
-            in_thread(lambda attempt=attempt: blocks.custody.give_up(attempt)),  # type: ignore[misc]
+            in_thread(lambda handoff=handoff: write(handoff)),  # type: ignore[misc]
+            in_thread(lambda handoff=handoff: sender.say("written", handoff, 2, [])),  # type: ignore[misc]
+            in_thread(lambda handoff=handoff: blocks.custody.give_up(handoff)),  # type: ignore[misc]
         ]
         for thread in meeting:
             join(thread)
-        blocks.custody.give_up(attempt)
+        blocks.custody.give_up(handoff)
         assert blocks.num_free() == 8
-    assert {event.attempt for event in blocks.heard() if isinstance(event, Released)} == {
+    assert {event.holder for event in blocks.heard() if isinstance(event, Released)} == {
         f"a{number}" for number in range(300)
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import pytest
 
 from decode_worker.worker import DecodeWorker
 from tests.support.models.reference import ReferenceCase, reference_case
-from tests.support.workers.router_double import DrivenSession, RouterDouble, greedy
+from tests.support.workers.router_double import Attempt, DrivenSession, RouterDouble, greedy
 from tests.support.workers.running_workers import NUM_BLOCKS, RunningWorkers
 from twinpool.session.messages import (
     Admit,
@@ -26,7 +25,7 @@ from twinpool.session.messages import (
     Reserve,
     RowMoved,
 )
-from twinpool.types import Pool
+from twinpool.types import HandoffId, Pool
 
 NUM_TOKENS = 24
 MOST_TOKENS = 100
@@ -60,15 +59,15 @@ async def target(router: RouterDouble, other: str) -> AsyncIterator[Target]:
     await session.close()
 
 
-async def reserve(router: RouterDouble, target: Target, num_tokens: int) -> str:
+async def reserve(router: RouterDouble, target: Target, num_tokens: int) -> Attempt:
     """Room for a row that comes from the first worker."""
-    to = f"to-{secrets.token_hex(4)}"
-    target.session.send(Reserve(to, num_tokens, router.decode_hello.incarnation, 30.0))
+    to = router.new_attempt()
+    target.session.send(Reserve(to.handoff, (to.id,), num_tokens, router.decode_hello.incarnation, 30.0))
     await target.session.event(Granted, to)
     return to
 
 
-def log_of(router: RouterDouble, attempt: str, first: int) -> tuple[int, ...]:
+def log_of(router: RouterDouble, attempt: Attempt, first: int) -> tuple[int, ...]:
     return (first, *(row.token.id for row in router.decode.row_tokens(attempt)))
 
 
@@ -81,41 +80,42 @@ async def test_moved_row_goes_on_with_the_references_tokens(
     attempt, first = await router.start(case.prompt_ids, MOST_TOKENS)
     await router.decode.tokens(attempt, 3)
     to = await reserve(router, target, len(case.prompt_ids) + MOST_TOKENS)
-    router.decode.send(MoveRow(attempt, to, target.hello.incarnation))
+    router.decode.send(MoveRow(attempt.id, to.handoff, target.hello.incarnation))
     moved = await router.decode.event(RowMoved, attempt)
     log = log_of(router, attempt, first)
-    assert (moved.to, moved.position) == (to, len(log))
-    target.session.send(Admit(to, 0, tuple(case.prompt_ids), log, greedy(MOST_TOKENS)))
-    router.decode.send(Drop(attempt))
+    assert (moved.to, moved.position) == (to.handoff, len(log))
+    target.session.send(Admit(to.id, to.handoff, 0, tuple(case.prompt_ids), log, greedy(MOST_TOKENS)))
+    router.decode.send(Drop(attempt.id))
     await router.decode.event(Released, attempt)
     rest = await target.session.tokens(to, max(1, NUM_TOKENS - len(log)))
     assert (*log, *rest)[:NUM_TOKENS] == case.output_ids
-    target.session.send(Drop(to))
+    target.session.send(Drop(to.id))
     await target.session.event(Released, to)
 
 
-async def start_long_row(router: RouterDouble) -> tuple[ReferenceCase, str, int]:
+async def start_long_row(router: RouterDouble) -> tuple[ReferenceCase, Attempt, int]:
     case = reference_case("257 tokens")
     attempt, first = await router.start(case.prompt_ids, 200)
     await router.decode.tokens(attempt, 1)
     return case, attempt, first
 
 
-async def require_going_on(router: RouterDouble, case: ReferenceCase, attempt: str, first: int) -> None:
+async def require_going_on(router: RouterDouble, case: ReferenceCase, attempt: Attempt, first: int) -> None:
     """The row is stepped where it was."""
     tokens = await router.decode.tokens(attempt, NUM_TOKENS)
     assert (first, *tokens)[:NUM_TOKENS] == case.output_ids
-    router.decode.send(Drop(attempt))
+    router.decode.send(Drop(attempt.id))
     await router.decode.event(Released, attempt)
 
 
 async def test_row_goes_on_where_it_was_if_the_reservation_is_gone(
     router: RouterDouble, target: Target
 ) -> None:
+    to = HandoffId("never reserved")
     case, attempt, first = await start_long_row(router)
-    router.decode.send(MoveRow(attempt, "never reserved", target.hello.incarnation))
+    router.decode.send(MoveRow(attempt.id, to, target.hello.incarnation))
     failed = await router.decode.event(MoveFailed, attempt)
-    assert (failed.to, failed.detail) == ("never reserved", "refused")
+    assert (failed.to, failed.detail) == (to, "refused")
     await require_going_on(router, case, attempt, first)
 
 
@@ -124,7 +124,7 @@ async def test_row_goes_on_where_it_was_if_it_outgrows_the_reservation(
 ) -> None:
     case, attempt, first = await start_long_row(router)
     to = await reserve(router, target, 100)
-    router.decode.send(MoveRow(attempt, to, target.hello.incarnation))
+    router.decode.send(MoveRow(attempt.id, to.handoff, target.hello.incarnation))
     assert (await router.decode.event(MoveFailed, attempt)).detail == "ValueError"
     await require_going_on(router, case, attempt, first)
 
@@ -132,24 +132,26 @@ async def test_row_goes_on_where_it_was_if_it_outgrows_the_reservation(
 async def test_row_goes_on_where_it_was_if_there_is_no_pair(router: RouterDouble, target: Target) -> None:
     case, attempt, first = await start_long_row(router)
     to = await reserve(router, target, 400)
-    router.decode.send(LeavePair(target.hello.incarnation), MoveRow(attempt, to, target.hello.incarnation))
+    router.decode.send(
+        LeavePair(target.hello.incarnation), MoveRow(attempt.id, to.handoff, target.hello.incarnation)
+    )
     assert "pair" in (await router.decode.event(MoveFailed, attempt)).detail
-    target.session.send(Drop(to))
+    target.session.send(Drop(to.handoff))
     await require_going_on(router, case, attempt, first)
 
 
 async def test_evicted_row_leaves_nothing_on_either_side(router: RouterDouble, target: Target) -> None:
     case, attempt, _ = await start_long_row(router)
     to = await reserve(router, target, len(case.prompt_ids) + 100)
-    router.decode.send(MoveRow(attempt, to, target.hello.incarnation), Drop(attempt))
+    router.decode.send(MoveRow(attempt.id, to.handoff, target.hello.incarnation), Drop(attempt.id))
     await router.decode.event(Released, attempt)
-    target.session.send(Drop(to))
+    target.session.send(Drop(to.handoff))
     await target.session.event(Released, to)
 
 
 async def test_lost_session_frees_moving_rows_on_both_sides(router: RouterDouble, target: Target) -> None:
     case, attempt, _ = await start_long_row(router)
     to = await reserve(router, target, len(case.prompt_ids) + 100)
-    router.decode.send(MoveRow(attempt, to, target.hello.incarnation))
+    router.decode.send(MoveRow(attempt.id, to.handoff, target.hello.incarnation))
     await router.decode.close()
-    target.session.send(Drop(to))
+    target.session.send(Drop(to.handoff))

@@ -15,6 +15,7 @@ from tests.support.workers.ray_pair import WRITER, RayPair, ask, running_actor, 
 from twinpool.serving.cluster import Cluster
 from twinpool.session.messages import Released, ReleaseReason, Written
 from twinpool.transfer.ray_sender import RaySender
+from twinpool.types import HandoffId
 from twinpool.worker.actor import GROUPS
 
 NUM_THREADS = max(GROUPS.values())
@@ -35,10 +36,10 @@ def lone_pair(ray_session: Cluster) -> Iterator[RayPair]:
 
 def test_chunks_arrive_bit_exact(pair: RayPair) -> None:
     sender = pair.connect()
-    reserved = pair.begin(sender, "a", 4)
-    assert sender.push("a", [5, 2], 0)
-    assert sender.push("a", [7], 2)
-    assert sender.written("a")
+    reserved = pair.begin(sender, HandoffId("a"), 4)
+    assert sender.push(HandoffId("a"), [5, 2], 0)
+    assert sender.push(HandoffId("a"), [7], 2)
+    assert sender.written(HandoffId("a"))
     written = ask(pair.actor.wait_for.remote(Written))
     assert written.num_bytes == 3 * SMALL.block_bytes
     assert pair.holds(reserved[:3], [5, 2, 7])
@@ -46,12 +47,12 @@ def test_chunks_arrive_bit_exact(pair: RayPair) -> None:
 
 def test_source_blocks_may_be_reused_as_soon_as_they_are_pushed(pair: RayPair) -> None:
     sender = pair.connect()
-    reserved = pair.begin(sender, "a", 1)
+    reserved = pair.begin(sender, HandoffId("a"), 1)
     expected = pair.source.block_bytes_view()[3].numpy().tobytes()
     ask(pair.actor.hold.remote("push"))
-    assert sender.push("a", [3], 0)
+    assert sender.push(HandoffId("a"), [3], 0)
     pair.source.clear_blocks([3])
-    assert sender.written("a")
+    assert sender.written(HandoffId("a"))
     ask(pair.actor.wait_until_held.remote("push"))
     ask(pair.actor.let_go.remote("push"))
     ask(pair.actor.wait_for.remote(Written))
@@ -60,13 +61,13 @@ def test_source_blocks_may_be_reused_as_soon_as_they_are_pushed(pair: RayPair) -
 
 def test_calls_may_overtake_one_another(pair: RayPair) -> None:
     sender = pair.connect()
-    reserved = pair.begin(sender, "a", 4)
+    reserved = pair.begin(sender, HandoffId("a"), 4)
     ask(pair.actor.hold.remote("push"))
-    sender.push("a", [4], 0)
+    sender.push(HandoffId("a"), [4], 0)
     ask(pair.actor.wait_until_held.remote("push"))
-    sender.push("a", [0, 6], 1)
-    sender.push("a", [1], 3)
-    assert sender.written("a")
+    sender.push(HandoffId("a"), [0, 6], 1)
+    sender.push(HandoffId("a"), [1], 3)
+    assert sender.written(HandoffId("a"))
     ask(pair.actor.wait_until_answered.remote("push", 2))
     ask(pair.actor.wait_until_answered.remote("written", 1))
     assert not [event for event in ask(pair.actor.heard.remote()) if isinstance(event, Written)]
@@ -77,29 +78,29 @@ def test_calls_may_overtake_one_another(pair: RayPair) -> None:
 
 def test_words_do_not_wait_for_another_pairs_chunks(pair: RayPair) -> None:
     slow, healthy = pair.connect(), pair.connect("prefill-1-cc")
-    pair.begin(slow, "slow", NUM_THREADS)
+    pair.begin(slow, HandoffId("slow"), NUM_THREADS)
     for block in range(NUM_THREADS):
         ask(pair.actor.hold.remote("push"))
-        slow.push("slow", [block], block)
+        slow.push(HandoffId("slow"), [block], block)
     ask(pair.actor.wait_until_held.remote("push"))
-    pair.begin(healthy, "healthy", 1, "prefill-1-cc")
+    pair.begin(healthy, HandoffId("healthy"), 1, "prefill-1-cc")
     ask(pair.actor.let_go.remote("push"))
-    assert slow.written("slow")
+    assert slow.written(HandoffId("slow"))
     ask(pair.actor.wait_for.remote(Written))
 
 
 def test_sound_blocks_pass_the_checksum_and_damaged_ones_are_named(checking_pair: RayPair) -> None:
     pair = checking_pair
     sender = pair.connect()
-    pair.begin(sender, "sound", 2)
-    sender.push("sound", [1, 2], 0)
-    sender.written("sound")
+    pair.begin(sender, HandoffId("sound"), 2)
+    sender.push(HandoffId("sound"), [1, 2], 0)
+    sender.written(HandoffId("sound"))
     ask(pair.actor.wait_for.remote(Written))
-    reserved = pair.begin(sender, "damaged", 2)
-    sender.push("damaged", [1, 2], 0)
+    reserved = pair.begin(sender, HandoffId("damaged"), 2)
+    sender.push(HandoffId("damaged"), [1, 2], 0)
     ask(pair.actor.wait_until_answered.remote("push", 2))
     ask(pair.actor.fill.remote(reserved[1:], 0))
-    sender.written("damaged")
+    sender.written(HandoffId("damaged"))
     released = ask(pair.actor.wait_for.remote(Released))
     assert (released.attempt, released.reason) == ("damaged", ReleaseReason.DAMAGED)
     assert released.detail == "checksum of block 1 differs"
@@ -107,17 +108,17 @@ def test_sound_blocks_pass_the_checksum_and_damaged_ones_are_named(checking_pair
 
 def test_begin_is_refused_without_a_reservation(pair: RayPair) -> None:
     sender = pair.connect()
-    sender.begin("a")
+    sender.begin(HandoffId("a"))
     pair.log.heard.wait_for(("refused", "a"))
-    assert not sender.push("a", [0], 0)
-    assert not sender.written("a")
+    assert not sender.push(HandoffId("a"), [0], 0)
+    assert not sender.written(HandoffId("a"))
 
 
 def test_revoked_blocks_are_free_at_once_and_late_chunks_are_dropped(pair: RayPair) -> None:
     sender = pair.connect()
-    reserved = pair.begin(sender, "a", 2)
+    reserved = pair.begin(sender, HandoffId("a"), 2)
     ask(pair.actor.hold.remote("push"))
-    assert sender.push("a", [4, 5], 0)
+    assert sender.push(HandoffId("a"), [4, 5], 0)
     ask(pair.actor.wait_until_held.remote("push"))
     ask(pair.actor.give_up.remote("a"))
     assert ask(pair.actor.num_free.remote()) == NUM_BLOCKS
@@ -125,22 +126,22 @@ def test_revoked_blocks_are_free_at_once_and_late_chunks_are_dropped(pair: RayPa
     ask(pair.actor.let_go.remote("push"))
     pair.log.heard.wait_for(("stop", "a"))
     assert set(ask(pair.actor.bytes_of.remote(reserved))) == {0xAB}
-    assert not sender.push("a", [4], 0)
-    assert not sender.written("a")
+    assert not sender.push(HandoffId("a"), [4], 0)
+    assert not sender.written(HandoffId("a"))
 
 
 def test_renewal_of_a_revoked_reservation_is_told_to_stop(pair: RayPair) -> None:
     sender = pair.connect()
-    pair.begin(sender, "a", 2)
+    pair.begin(sender, HandoffId("a"), 2)
     ask(pair.actor.give_up.remote("a"))
-    sender.renew("a")
+    sender.renew(HandoffId("a"))
     pair.log.heard.wait_for(("stop", "a"))
 
 
 def test_sender_that_gives_up_frees_the_blocks(pair: RayPair) -> None:
     sender = pair.connect()
-    pair.begin(sender, "a", 2)
-    sender.stopped("a")
+    pair.begin(sender, HandoffId("a"), 2)
+    sender.stopped(HandoffId("a"))
     released = ask(pair.actor.wait_for.remote(Released))
     assert released.reason is ReleaseReason.HANDOFF_FAILED
     assert ask(pair.actor.num_free.remote()) == NUM_BLOCKS
@@ -150,9 +151,9 @@ def test_sender_that_gives_up_before_begin_is_answered_frees_the_blocks(pair: Ra
     sender = pair.connect()
     ask(pair.actor.reserve.remote("a", 2, WRITER))
     ask(pair.actor.hold.remote("begin"))
-    sender.begin("a")
+    sender.begin(HandoffId("a"))
     ask(pair.actor.wait_until_held.remote("begin"))
-    sender.stopped("a")
+    sender.stopped(HandoffId("a"))
     ask(pair.actor.let_go.remote("begin"))
     ask(pair.actor.wait_for.remote(Released))
     assert ask(pair.actor.num_free.remote()) == NUM_BLOCKS
@@ -161,7 +162,7 @@ def test_sender_that_gives_up_before_begin_is_answered_frees_the_blocks(pair: Ra
 
 def test_closing_sender_frees_its_blocks_and_says_nothing(pair: RayPair) -> None:
     sender = pair.connect()
-    pair.begin(sender, "a", 2)
+    pair.begin(sender, HandoffId("a"), 2)
     sender.close()
     ask(pair.actor.wait_for.remote(Released))
     assert ask(pair.actor.num_free.remote()) == NUM_BLOCKS
@@ -175,11 +176,11 @@ def test_late_farewell_of_an_older_pair_does_not_end_the_newer(lone_pair: RayPai
     older.close()
     ask(pair.actor.wait_until_held.remote("leave"))
     newer = pair.connect()
-    reserved = pair.begin(newer, "a", 1)
+    reserved = pair.begin(newer, HandoffId("a"), 1)
     ask(pair.actor.let_go.remote("leave"))
     ask(pair.actor.wait_until_answered.remote("leave", 1))
-    newer.push("a", [6], 0)
-    newer.written("a")
+    newer.push(HandoffId("a"), [6], 0)
+    newer.written(HandoffId("a"))
     ask(pair.actor.wait_for.remote(Written))
     assert pair.holds(reserved, [6])
 
@@ -188,58 +189,58 @@ def test_late_farewell_of_an_older_pair_does_not_end_the_newer(lone_pair: RayPai
 def test_pair_that_the_decode_worker_has_given_up_breaks_at_the_next_word(pair: RayPair, word: str) -> None:
     sender = pair.connect()
     if word != "begin":
-        pair.begin(sender, "a", 2)
+        pair.begin(sender, HandoffId("a"), 2)
     ask(pair.actor.begin_anew.remote(checksum=False))
     match word:
         case "begin":
-            sender.begin("a")
+            sender.begin(HandoffId("a"))
         case "push":
-            assert sender.push("a", [0], 0)
+            assert sender.push(HandoffId("a"), [0], 0)
         case "renew":
-            sender.renew("a")
+            sender.renew(HandoffId("a"))
         case _:
-            assert sender.written("a")
+            assert sender.written(HandoffId("a"))
     pair.log.wait_until_broken()
-    assert not sender.push("a", [0], 0)
-    pair.begin(pair.connect(), "b", 1)
+    assert not sender.push(HandoffId("a"), [0], 0)
+    pair.begin(pair.connect(), HandoffId("b"), 1)
 
 
 @pytest.mark.parametrize("in_flight", [True, False])
 def test_killed_actor_breaks_the_pair(lone_pair: RayPair, in_flight: bool) -> None:
     pair = lone_pair
     sender = pair.connect()
-    pair.begin(sender, "a", 2)
+    pair.begin(sender, HandoffId("a"), 2)
     if in_flight:
         ask(pair.actor.hold.remote("push"))
-        sender.push("a", [0], 0)
+        sender.push(HandoffId("a"), [0], 0)
         ask(pair.actor.wait_until_held.remote("push"))
     ray.kill(pair.actor, no_restart=True)
     if not in_flight:
-        sender.push("a", [0], 0)
+        sender.push(HandoffId("a"), [0], 0)
     pair.log.wait_until_broken()
-    assert not sender.push("a", [0], 0)
-    assert not sender.written("a")
+    assert not sender.push(HandoffId("a"), [0], 0)
+    assert not sender.written(HandoffId("a"))
 
 
 def test_push_beyond_the_reservation_is_an_error_and_the_pair_goes_on(pair: RayPair) -> None:
     sender = pair.connect()
-    pair.begin(sender, "a", 1)
+    pair.begin(sender, HandoffId("a"), 1)
     with pytest.raises(ValueError, match="reserved 1 blocks"):
-        sender.push("a", [0, 1], 0)
-    sender.stopped("a")
+        sender.push(HandoffId("a"), [0, 1], 0)
+    sender.stopped(HandoffId("a"))
     ask(pair.actor.wait_for.remote(Released))
     assert ask(pair.actor.num_free.remote()) == NUM_BLOCKS
-    pair.begin(sender, "b", 1)
+    pair.begin(sender, HandoffId("b"), 1)
 
 
 def test_nothing_is_left_in_the_object_store(pair: RayPair) -> None:
     sender = pair.connect()
     for attempt in ("a", "b", "c"):
-        pair.begin(sender, attempt, 2)
-        sender.push(attempt, [0], 0)
-        sender.push(attempt, [1], 1)
-    sender.written("a")
-    sender.stopped("b")
+        pair.begin(sender, HandoffId(attempt), 2)
+        sender.push(HandoffId(attempt), [0], 0)
+        sender.push(HandoffId(attempt), [1], 1)
+    sender.written(HandoffId("a"))
+    sender.stopped(HandoffId("b"))
     ask(pair.actor.give_up.remote("c"))
     assert not _until_stopped(sender, "c")
     _wait_until_store_is_empty()
@@ -247,7 +248,7 @@ def test_nothing_is_left_in_the_object_store(pair: RayPair) -> None:
 
 def _until_stopped(sender: RaySender, attempt: str) -> bool:
     deadline = time.monotonic() + WAIT_S
-    while (pushed := sender.push(attempt, [0], 0)) and time.monotonic() < deadline:
+    while (pushed := sender.push(HandoffId(attempt), [0], 0)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return pushed
 

@@ -30,6 +30,7 @@ from twinpool.session.messages import LoadReport, QuarantineOverdue, Released, R
 from twinpool.transfer import shm_receiver, shm_sender
 from twinpool.transfer.framing import bound_sends
 from twinpool.transfer.shm_sender import ShmSender
+from twinpool.types import HandoffId
 
 
 class _SlowCopy:
@@ -59,7 +60,7 @@ class _EndAfterCopy(ReceiverLog):
 
     def stopped(self, writer: str, attempt: str) -> None:
         self.heard.add(("copy done", self.copy.done.is_set()))
-        super().stopped(writer, attempt)
+        super().stopped(writer, HandoffId(attempt))
 
 
 def _no_buffers(*_: Any) -> None:
@@ -76,8 +77,8 @@ def _heard_within(events: ReceiverLog, seconds: float) -> bool:
 
 def test_killed_writer_ends_the_connection_and_frees_its_quarantine(bench: ShmBench) -> None:
     blocks, receiver = bench.decode(LARGE)
-    blocks.reserve("a", NUM_SENT, WRITER)
-    blocks.reserve("b", 2, WRITER)
+    blocks.reserve(HandoffId("a"), NUM_SENT, WRITER)
+    blocks.reserve(HandoffId("b"), 2, WRITER)
     with SenderProcess(receiver.path, DECODE, WRITER) as sender:
         sender.tell("begin a")
         sender.heard.wait_for("accepted a 0")
@@ -86,11 +87,11 @@ def test_killed_writer_ends_the_connection_and_frees_its_quarantine(bench: ShmBe
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
         sender.suspend()  # it answers no `stop`, so the blocks are in quarantine when it dies
-        assert blocks.custody.give_up("a")
+        assert blocks.custody.give_up(HandoffId("a")) is None
         assert blocks.pool.count(Owner.QUARANTINE) == NUM_SENT
         sender.signal(signal.SIGKILL)
         blocks.heard.wait_for(lambda event: isinstance(event, LoadReport) and not event.blocks_quarantined)
-        released = blocks.heard.wait_for(lambda event: isinstance(event, Released) and event.attempt == "b")
+        released = blocks.heard.wait_for(lambda event: isinstance(event, Released) and event.holder == "b")
     assert (released.reason, released.detail) == (
         ReleaseReason.CONNECTION_ENDED,
         "the hand-off connection ended",
@@ -100,14 +101,14 @@ def test_killed_writer_ends_the_connection_and_frees_its_quarantine(bench: ShmBe
 
 def test_writer_killed_in_the_middle_of_a_push_frees_its_blocks(bench: ShmBench) -> None:
     blocks, receiver = bench.decode(LARGE)
-    blocks.reserve("a", NUM_SENT, WRITER)
+    blocks.reserve(HandoffId("a"), NUM_SENT, WRITER)
     with SenderProcess(receiver.path, DECODE, WRITER) as sender:
         sender.tell("begin a")
         sender.heard.wait_for("accepted a 0")
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
         sender.signal(signal.SIGKILL)
-        blocks.heard.wait_for(lambda event: isinstance(event, Released) and event.attempt == "a")
+        blocks.heard.wait_for(lambda event: isinstance(event, Released) and event.holder == "a")
     assert blocks.num_free() == 8
 
 
@@ -115,20 +116,20 @@ def test_stopped_writer_keeps_its_blocks_in_quarantine_however_long_and_is_repor
     bench: ShmBench,
 ) -> None:
     blocks, receiver = bench.decode(LARGE)
-    blocks.reserve("a", NUM_SENT, WRITER)
+    blocks.reserve(HandoffId("a"), NUM_SENT, WRITER)
     with SenderProcess(receiver.path, DECODE, WRITER) as sender:
         sender.tell("begin a")
         sender.heard.wait_for("accepted a 0")
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
         sender.suspend()
-        assert blocks.custody.give_up("a")
+        assert blocks.custody.give_up(HandoffId("a")) is None
         for _ in range(100):
             blocks.now += 10.0
             blocks.custody.expire()
         assert blocks.pool.count(Owner.QUARANTINE) == NUM_SENT
         assert [event for event in blocks.heard() if isinstance(event, QuarantineOverdue)] == [
-            QuarantineOverdue("a", WRITER)
+            QuarantineOverdue(HandoffId("a"), WRITER)
         ] * 100
         sender.signal(signal.SIGKILL)
         blocks.heard.wait_for(lambda event: isinstance(event, LoadReport) and event.blocks_free == 8)
@@ -136,14 +137,14 @@ def test_stopped_writer_keeps_its_blocks_in_quarantine_however_long_and_is_repor
 
 def test_stopped_writer_lets_go_when_it_runs_again(bench: ShmBench) -> None:
     blocks, receiver = bench.decode(LARGE)
-    blocks.reserve("a", NUM_SENT, WRITER)
+    blocks.reserve(HandoffId("a"), NUM_SENT, WRITER)
     with SenderProcess(receiver.path, DECODE, WRITER) as sender:
         sender.tell("begin a")
         sender.heard.wait_for("accepted a 0")
         sender.tell("hammer a")
         sender.heard.wait_for("hammering a")
         sender.suspend()
-        assert blocks.custody.give_up("a")
+        assert blocks.custody.give_up(HandoffId("a")) is None
         sender.signal(signal.SIGCONT)
         blocks.heard.wait_for(lambda event: isinstance(event, LoadReport) and event.blocks_free == 8)
         sender.heard.wait_for("stop a")
@@ -153,16 +154,16 @@ def test_senders_close_is_heard_as_the_end_and_not_as_a_broken_pair(bench: ShmBe
     blocks, receiver = bench.decode()
     log = SenderLog()
     sender = bench.connect(receiver, log)
-    blocks.reserve("a", 2, WRITER)
-    sender.begin("a")
+    blocks.reserve(HandoffId("a"), 2, WRITER)
+    sender.begin(HandoffId("a"))
     log.heard.wait_for(("accepted", "a", 0))
     sender.close()
     blocks.heard.wait_for(Released)
     assert log.heard() == [("accepted", "a", 0)]
-    assert not sender.push("a", [0], 0)
-    assert not sender.written("a")
-    sender.begin("b")
-    sender.stopped("b")
+    assert not sender.push(HandoffId("a"), [0], 0)
+    assert not sender.written(HandoffId("a"))
+    sender.begin(HandoffId("b"))
+    sender.stopped(HandoffId("b"))
 
 
 @pytest.mark.parametrize("how", ["sender closes", "receiver hangs up", "receiver stops", "a send fails"])
@@ -173,9 +174,9 @@ def test_nothing_ends_before_the_copy_in_progress(
     events.copy = _SlowCopy(monkeypatch)
     _, receiver = bench.listen(events)
     sender = bench.connect(receiver, log)
-    sender.begin("a")
+    sender.begin(HandoffId("a"))
     log.heard.wait_for(("accepted", "a", 0))
-    pushing = in_thread(lambda: sender.push("a", [0, 1], 0))
+    pushing = in_thread(lambda: sender.push(HandoffId("a"), [0, 1], 0))
     assert events.copy.started.wait(WAIT_S)
     match how:
         case "sender closes":
@@ -183,10 +184,10 @@ def test_nothing_ends_before_the_copy_in_progress(
         case "receiver hangs up":
             ending = in_thread(receiver.close)
         case "receiver stops":
-            ending = in_thread(lambda: receiver.stop(WRITER, "a"))
+            ending = in_thread(lambda: receiver.stop(WRITER, HandoffId("a")))
         case _:
             monkeypatch.setattr(shm_sender, "send_frame", _no_buffers)
-            ending = in_thread(lambda: sender.begin("b"))
+            ending = in_thread(lambda: sender.begin(HandoffId("b")))
     # Were the end told too early, it would be here by now.
     assert not _heard_within(events, 0.2)
     events.copy.go_on.set()
@@ -205,7 +206,7 @@ def test_receiver_that_reads_nothing_breaks_the_pair_within_a_bound(monkeypatch:
         sender = ShmSender(ours, DECODE, random_storage(SMALL, 1), random_storage(SMALL, 1), log, False)
         started_at = time.monotonic()
         while not log.heard() and time.monotonic() - started_at < WAIT_S:
-            sender.begin("x" * 4096)
+            sender.begin(HandoffId("x" * 4096))
         log.wait_until_broken()
         sender.close()
 
@@ -215,7 +216,7 @@ def test_sender_that_reads_nothing_is_hung_up_on_without_holding_up_others(bench
     _, receiver = bench.listen(events)
     sock = bench.raw(receiver, writer=WRITER)
     for number in range(2000):  # far more than its socket takes, all of it said within a bound
-        receiver.stop(WRITER, f"{number}-" + "x" * 1024)
+        receiver.stop(WRITER, HandoffId(f"{number}-" + "x" * 1024))
     while sock.recv(65536):  # its end: it was hung up on
         pass
     sock.close()

@@ -27,6 +27,7 @@ from twinpool.transfer.framing import (
 from twinpool.transfer.port import HandoffRefused
 from twinpool.transfer.shared_memory import create_shared
 from twinpool.transfer.shm_sender import ShmSender
+from twinpool.types import HandoffId
 
 
 class _SlowEnd(ReceiverLog):
@@ -110,7 +111,7 @@ def test_second_connection_of_a_writer_is_refused_and_the_first_lives_on(bench: 
     sender = bench.connect(receiver, log)
     with pytest.raises(HandoffRefused, match="joined already"):
         bench.connect(receiver, SenderLog())
-    sender.begin("a")
+    sender.begin(HandoffId("a"))
     log.heard.wait_for(("accepted", "a", 0))
 
 
@@ -154,7 +155,7 @@ def test_garbage_ends_that_connection_alone(bench: ShmBench, sent: bytes, joined
     bad.close()
     if joined:
         events.heard.wait_for(("ended", "bad"))
-    good.begin("a")
+    good.begin(HandoffId("a"))
     log.heard.wait_for(("accepted", "a", 0))
 
 
@@ -174,7 +175,7 @@ def test_garbage_from_the_receiver_breaks_the_pair(sent: bytes) -> None:
     with theirs:
         log = SenderLog()
         sender = ShmSender(ours, DECODE, random_storage(SMALL, 1), random_storage(SMALL, 1), log, False)
-        sender.begin("a")
+        sender.begin(HandoffId("a"))
         theirs.sendall(sent)
         assert "failed" in log.wait_until_broken()
         assert receive_frame(theirs) == {"begin": "a"}

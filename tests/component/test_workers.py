@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.support.models.reference import reference_case
-from tests.support.workers.router_double import DrivenSession, RouterDouble, greedy
+from tests.support.workers.router_double import Attempt, DrivenSession, RouterDouble, greedy
 from tests.support.workers.running_workers import BLOCK_BYTES, NUM_BLOCKS, RunningWorkers
 from tests.support.workers.scripted_transport import Fault
 from twinpool.engine.runner import Engine
 from twinpool.errors import StartFailed, TakenOver
+from twinpool.session.messages import Attempt as ReadAttempt
 from twinpool.session.messages import (
-    Admit,
     CancelPrefill,
     Command,
     Drop,
@@ -30,9 +30,11 @@ from twinpool.session.messages import (
     StepDone,
     Written,
 )
-from twinpool.types import FinishReason, Pool
+from twinpool.types import AttemptId, FinishReason, HandoffId, Pool
 
 NUM_TOKENS = 10
+ONE, OTHER_ID = Attempt(AttemptId("an attempt"), HandoffId("a hand-off")), AttemptId("another")
+READ_TWICE = (ReadAttempt(ONE.id, 0), ReadAttempt(OTHER_ID, 1))
 SHORT = reference_case("33 tokens")
 LONG = reference_case("600 tokens")
 
@@ -52,7 +54,7 @@ async def test_answer_is_the_references(router: RouterDouble, name: str) -> None
     written = await router.decode.event(Written, attempt)
     assert written.num_bytes == -(-len(case.prompt_ids) // 16) * BLOCK_BYTES
     assert (await router.prefill.event(PrefillEnded, attempt)).outcome is PrefillOutcome.DONE
-    router.decode.send(Drop(attempt))
+    router.decode.send(Drop(attempt.id))
     released = await router.decode.event(Released, attempt)
     assert (released.reason, released.load.blocks_free) == (ReleaseReason.EVICTED, NUM_BLOCKS)
 
@@ -85,7 +87,7 @@ async def test_row_may_be_admitted_before_its_cache_is_there(
     assert not router.decode.row_tokens(attempt)
     late.let_go.set()
     assert await router.decode.tokens(attempt, 2) == SHORT.output_ids[1:3]
-    router.decode.send(Drop(attempt))
+    router.decode.send(Drop(attempt.id))
     await router.decode.event(Released, attempt)
 
 
@@ -95,15 +97,15 @@ async def test_row_may_be_admitted_before_its_cache_is_there(
 async def test_reservation_is_revoked_before_the_prompt_is_sent(router: RouterDouble) -> None:
     attempt = router.new_attempt()
     await router.reserve(attempt, 40)
-    router.decode.send(Drop(attempt))
+    router.decode.send(Drop(attempt.handoff))
     released = await router.decode.event(Released, attempt)
     assert (released.reason, released.load.blocks_free) == (ReleaseReason.REVOKED, NUM_BLOCKS)
 
 
-async def cancel(router: RouterDouble, attempt: str) -> tuple[PrefillEnded, Released]:
+async def cancel(router: RouterDouble, attempt: Attempt) -> tuple[PrefillEnded, Released]:
     """Withdraw it from both workers; their answers."""
-    router.prefill.send(CancelPrefill(attempt))
-    router.decode.send(Drop(attempt))
+    router.prefill.send(CancelPrefill(attempt.handoff))
+    router.decode.send(Drop(attempt.handoff))
     ended = await router.prefill.event(PrefillEnded, attempt)
     return ended, await router.decode.event(Released, attempt)
 
@@ -129,11 +131,11 @@ async def test_cancel_while_the_cache_is_on_its_way(
     router.read(attempt, LONG.prompt_ids, greedy(4))
     assert await asyncio.to_thread(slow.reached.wait, 10.0)
     # The engine is in the middle of a word, so the decode worker's `stop` meets it there.
-    router.decode.send(Drop(attempt))
+    router.decode.send(Drop(attempt.handoff))
     released = await router.decode.event(Released, attempt)
     assert released.reason is ReleaseReason.REVOKED
-    assert await asyncio.to_thread(workers.script.await_stop, attempt)
-    router.prefill.send(CancelPrefill(attempt))
+    assert await asyncio.to_thread(workers.script.await_stop, attempt.handoff)
+    router.prefill.send(CancelPrefill(attempt.handoff))
     slow.let_go.set()
     ended = await router.prefill.event(PrefillEnded, attempt)
     assert ended.outcome is PrefillOutcome.STOPPED
@@ -152,7 +154,7 @@ async def test_cancel_after_the_first_token(router: RouterDouble) -> None:
 async def test_cancel_while_decoding(router: RouterDouble) -> None:
     attempt, _ = await router.start(SHORT.prompt_ids, 200)
     await router.decode.tokens(attempt, 3)
-    router.decode.send(Drop(attempt))
+    router.decode.send(Drop(attempt.id))
     released = await router.decode.event(Released, attempt)
     assert (released.reason, released.load.blocks_free) == (ReleaseReason.EVICTED, NUM_BLOCKS)
     after = router.decode.events[router.decode.events.index(released) :]
@@ -198,28 +200,31 @@ async def test_newer_router_takes_over(workers: RunningWorkers, router: RouterDo
 
 
 async def test_attempts_unknown_to_the_decode_worker_are_gone(router: RouterDouble) -> None:
-    router.decode.send(Drop("dropped"), Admit("admitted", 0, (1, 2, 3), (1,), greedy(4)), Drop("dropped"))
-    for attempt in ("dropped", "admitted", "dropped"):
-        assert (await router.decode.event(Released, attempt)).reason is ReleaseReason.GONE
+    dropped, admitted = router.new_attempt(), router.new_attempt()
+    router.decode.send(Drop(dropped.handoff))
+    router.admit(admitted, (1, 2, 3), greedy(4), (1,))
+    router.decode.send(Drop(dropped.id))
+    for attempt, skip in ((dropped, 0), (admitted, 0), (dropped, 1)):
+        assert (await router.decode.event(Released, attempt, skip=skip)).reason is ReleaseReason.GONE
     assert await router.answer(SHORT.prompt_ids, 3) == SHORT.output_ids[:3]
 
 
 async def test_attempts_and_pairs_unknown_to_the_prefill_worker_are_nothing(router: RouterDouble) -> None:
-    router.prefill.send(CancelPrefill("unknown"), LeavePair("unknown"))
+    router.prefill.send(CancelPrefill(HandoffId("unknown")), LeavePair("unknown"))
     assert await router.answer(SHORT.prompt_ids, 3) == SHORT.output_ids[:3]
 
 
 async def test_reservation_that_does_not_fit_is_refused_and_takes_nothing(router: RouterDouble) -> None:
-    assert isinstance(await router.reserve("too large", (NUM_BLOCKS + 1) * 16), Refused)
+    assert isinstance(await router.reserve(router.new_attempt(), (NUM_BLOCKS + 1) * 16), Refused)
     assert await router.answer(SHORT.prompt_ids, 3) == SHORT.output_ids[:3]
 
 
 async def test_attempt_reserves_once(router: RouterDouble) -> None:
     attempt = router.new_attempt()
     await router.reserve(attempt, 40)
-    router.decode.send(Reserve(attempt, 40, router.prefill_hello.incarnation, 30.0))
+    router.decode.send(Reserve(attempt.handoff, (attempt.id,), 40, router.prefill_hello.incarnation, 30.0))
     await router.decode.event(Refused, attempt)
-    router.decode.send(Drop(attempt))
+    router.decode.send(Drop(attempt.handoff))
     await router.decode.event(Released, attempt)
 
 
@@ -239,8 +244,11 @@ async def test_prompt_whose_reservation_expired_in_the_queue_is_dropped(router: 
 
 
 async def test_prompt_without_a_pair_is_lost(router: RouterDouble) -> None:
-    router.prefill.send(Prefill("a", 0, SHORT.prompt_ids, (), greedy(4), "decode-0-other", 1))
-    ended = await router.prefill.event(PrefillEnded, "a")
+    attempt = router.new_attempt()
+    attempts = (ReadAttempt(attempt.id, 0),)
+    read = Prefill(attempt.handoff, attempts, SHORT.prompt_ids, (), greedy(4), "decode-0-other", 1)
+    router.prefill.send(read)
+    ended = await router.prefill.event(PrefillEnded, attempt)
     assert (ended.outcome, ended.detail) == (PrefillOutcome.PAIR_LOST, "no pair with decode-0-other")
 
 
@@ -260,10 +268,26 @@ async def test_prompt_that_can_never_be_read_fails_and_holds_nobody_up(
 
 @pytest.mark.parametrize(
     ("pool", "command"),
-    [(Pool.PREFILL, Drop("a")), (Pool.DECODE, CancelPrefill("a"))],
+    [(Pool.PREFILL, Drop(ONE.handoff)), (Pool.DECODE, CancelPrefill(ONE.handoff))],
     ids=["prefill", "decode"],
 )
 async def test_other_pools_command_ends_the_session(
+    router: RouterDouble, pool: Pool, command: Command
+) -> None:
+    session = router.prefill if pool is Pool.PREFILL else router.decode
+    session.send(command)
+    assert (await session.end()).startswith("session lost")
+
+
+@pytest.mark.parametrize(
+    ("pool", "command"),
+    [
+        (Pool.PREFILL, Prefill(ONE.handoff, READ_TWICE, SHORT.prompt_ids, (), greedy(4), None, 1)),
+        (Pool.DECODE, Reserve(ONE.handoff, (ONE.id, OTHER_ID), 40, "a writer", 30.0)),
+    ],
+    ids=["prefill", "decode"],
+)
+async def test_hand_off_of_several_attempts_ends_the_session(
     router: RouterDouble, pool: Pool, command: Command
 ) -> None:
     session = router.prefill if pool is Pool.PREFILL else router.decode
@@ -319,7 +343,7 @@ async def test_decode_step_that_fails_takes_only_its_rows(router: RouterDouble) 
     assert (released.reason, released.detail) == (ReleaseReason.FAILED_ALONE, "RuntimeError")
     router.admit(healthy, SHORT.prompt_ids, params, (first.token.id,))
     assert await router.decode.tokens(healthy, 3) == SHORT.output_ids[1:4]
-    router.decode.send(Drop(healthy))
+    router.decode.send(Drop(healthy.id))
     await router.decode.event(Released, healthy)
 
 
@@ -334,7 +358,7 @@ async def test_prefill_step_that_fails_takes_only_its_prompts(router: RouterDoub
     ended = await router.prefill.event(PrefillEnded, poisoned)
     assert (ended.outcome, ended.detail) == (PrefillOutcome.FAILED_ALONE, "RuntimeError")
     assert (await router.prefill.event(FirstToken, waiting)).token.id == long.output_ids[0]
-    router.decode.send(Drop(waiting))
+    router.decode.send(Drop(waiting.handoff))
     await router.decode.event(Released, waiting)
 
 
@@ -372,7 +396,7 @@ async def test_left_pair_loses_its_prompts_and_may_be_joined_again(
     router.prefill.send(LeavePair(router.decode_hello.incarnation))
     ended = await router.prefill.event(PrefillEnded, attempt)
     assert (ended.outcome, ended.detail) == (PrefillOutcome.PAIR_LOST, "the pair was closed")
-    router.decode.send(Drop(attempt))
+    router.decode.send(Drop(attempt.handoff))
     await router.decode.event(Released, attempt)
     await router.join_again()
     assert await router.answer(SHORT.prompt_ids, 3) == SHORT.output_ids[:3]

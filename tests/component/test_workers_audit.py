@@ -17,8 +17,8 @@ from twinpool.session.messages import (
     Audited,
     BlockCounts,
     Drop,
-    HeldAttempt,
     HeldStage,
+    Holding,
     Released,
 )
 
@@ -54,8 +54,8 @@ async def test_a_reservation_is_held_from_its_grant_to_its_revocation(router: Ro
     await router.reserve(attempt, 40)
     audited = await audit(router.decode)
     assert audited.blocks == BlockCounts(free=NUM_BLOCKS - 3, reserved=3)
-    assert audited.held == (HeldAttempt(attempt, HeldStage.RESERVED, 3, 0.0),)
-    router.decode.send(Drop(attempt))
+    assert audited.held == (Holding(attempt.handoff, HeldStage.RESERVED, 3, 0.0),)
+    router.decode.send(Drop(attempt.handoff))
     assert (await audit(router.decode)).held == ()
 
 
@@ -66,10 +66,10 @@ async def test_a_hand_off_is_held_as_writing_until_its_last_word(
     attempt, _ = await router.start(SHORT.prompt_ids, 3)
     assert await asyncio.to_thread(late.reached.wait, 10.0)
     reading = asyncio.create_task(audit(router.prefill))
-    assert (await audit(router.decode)).held == (HeldAttempt(attempt, HeldStage.WRITING, 3, 0.0),)
+    assert (await audit(router.decode)).held == (Holding(attempt.id, HeldStage.WRITING, 3, 0.0),)
     late.let_go.set()
     assert not (await reading).problems
-    router.decode.send(Drop(attempt))
+    router.decode.send(Drop(attempt.id))
     await router.decode.event(Released, attempt)
 
 

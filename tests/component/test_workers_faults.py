@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.models.reference import reference_case
-from tests.support.workers.router_double import RouterDouble, greedy
+from tests.support.workers.router_double import Attempt, RouterDouble, greedy
 from tests.support.workers.running_workers import NUM_BLOCKS, RunningWorkers, StartWorkers
 from tests.support.workers.scripted_transport import Fault, Planned
 from twinpool.checkpoint.prepared import PreparedModel
@@ -41,7 +41,7 @@ async def reached(planned: Planned) -> None:
     assert await asyncio.to_thread(planned.reached.wait, 10.0)
 
 
-async def hand_off(router: RouterDouble, *, ttl_s: float = 30.0, admit: bool = False) -> str:
+async def hand_off(router: RouterDouble, *, ttl_s: float = 30.0, admit: bool = False) -> Attempt:
     """Start the hand-off of SHORT's cache; the attempt."""
     attempt = router.new_attempt()
     await router.reserve(attempt, 40, ttl_s=ttl_s)
@@ -71,7 +71,7 @@ async def test_pair_that_breaks_frees_both_sides_and_is_joined_again(
     assert (ended.outcome, ended.detail) == (PrefillOutcome.PAIR_LOST, "as scripted")
     assert (await router.prefill.event(PairBroken)).reason == "as scripted"
     if word == "begin":
-        router.decode.send(Drop(attempt))  # it never heard of a writer
+        router.decode.send(Drop(attempt.handoff))  # it never heard of a writer
         await router.decode.event(Released, attempt)
     else:
         released = await router.decode.event(Released, attempt)
@@ -123,7 +123,7 @@ async def test_writer_that_does_not_let_go_is_reported(
     async with RouterDouble(workers) as router:
         attempt = await hand_off(router)
         assert await asyncio.to_thread(copying.wait, 10.0)
-        router.decode.send(Drop(attempt))
+        router.decode.send(Drop(attempt.handoff))
         released = await router.decode.event(Released, attempt)
         assert (released.reason, released.load.blocks_quarantined) == (ReleaseReason.REVOKED, 3)
         overdue = await router.decode.event(QuarantineOverdue, attempt)
@@ -187,7 +187,9 @@ async def test_worker_whose_engine_thread_fails_ends_its_session_for_good(
     async with RouterDouble(workers) as router:
         attempt = await hand_off(router)
         await router.decode.event(Written, attempt)
-        router.decode.send(Admit(attempt, 0, (1,) * 33, (), greedy(6)))  # without the token to go on from
+        router.decode.send(
+            Admit(attempt.id, attempt.handoff, 0, (1,) * 33, (), greedy(6))
+        )  # without the token to go on from
         assert await router.decode.end() == "session ended"
         with pytest.raises(StartFailed, match="its engine thread failed"):
             await RouterDouble(workers).decode.open()

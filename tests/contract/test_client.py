@@ -21,7 +21,7 @@ from twinpool.client import (
     Options,
     ServerUnreachable,
 )
-from twinpool.client.verification import AttemptHolding, BlockUsage
+from twinpool.client.verification import BlockHolding, BlockUsage
 from twinpool.types import FinishReason, ModelCard, ServedBy, Timing, Usage
 from twinpool.v1 import inference_pb2, operations_pb2, sampling_pb2
 
@@ -348,7 +348,7 @@ def test_a_verification_comes_back_whole(server: FakeServer) -> None:
             100,
         )
         assert worker.blocks == BlockUsage(free=87, reserved=2, rows=5, cached=4, quarantined=2)
-        assert worker.held == (AttemptHolding("try-1", "admitted", blocks=5, age_s=1.5),)
+        assert worker.held == (BlockHolding("try-1", "admitted", blocks=5, age_s=1.5),)
         server.operations.verified.workers[0].problems.append("a leak")
         assert client.verify().problems == ("decode-0: a leak",)
 

@@ -235,7 +235,7 @@ def test_a_verification_as_json_has_the_promised_names(server: FakeServer, capsy
                 "answered": True,
                 "blocks_total": 100,
                 "blocks": {"free": 87, "reserved": 2, "rows": 5, "cached": 4, "quarantined": 2},
-                "held": [{"attempt": "try-1", "stage": "admitted", "blocks": 5, "age_s": 1.5}],
+                "held": [{"holder": "try-1", "stage": "admitted", "blocks": 5, "age_s": 1.5}],
                 "problems": [],
             }
         ],

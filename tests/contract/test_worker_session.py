@@ -14,10 +14,12 @@ from router.dispatch.worker_session import WorkerSession
 from tests.support.workers.fake_worker import HELLO, SECRET, WAIT_S, FakeWorker
 from twinpool.errors import StartFailed, TakenOver
 from twinpool.protocol import SESSION, Versions
+from twinpool.sampling.params import SamplingParams
 from twinpool.session import server as session_server
 from twinpool.session.codec import CONTROL_EVENTS, WORK_COMMANDS, WORK_EVENTS
 from twinpool.session.limits import ROUTER_KEY, SECRET_KEY
 from twinpool.session.messages import (
+    Admit,
     Command,
     Drop,
     Event,
@@ -32,6 +34,7 @@ from twinpool.session.messages import (
     Reserve,
 )
 from twinpool.session.server import SessionServer
+from twinpool.types import AttemptId, HandoffId
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.v1 import worker_pb2_grpc as pb_grpc
 
@@ -113,18 +116,18 @@ async def another(served: Served) -> AsyncIterator[Router]:
 
 
 def granted(number: int) -> Granted:
-    return Granted(f"a{number}", LoadReport())
+    return Granted(HandoffId(f"a{number}"), LoadReport())
 
 
 async def test_worker_introduces_itself_first_and_keeps_order(served: Served, router: Router) -> None:
     assert await router.open() == HELLO
     for number in range(100):
         served.server.publish(granted(number))
-        router.send(Drop(f"a{number}"))
+        router.send(Drop(AttemptId(f"a{number}")))
     await router.wait_for(100)
     assert router.events == [granted(number) for number in range(100)]
     await served.worker.wait_for(lambda: len(served.worker.commands) == 100)
-    assert served.worker.commands == [Drop(f"a{number}") for number in range(100)]
+    assert served.worker.commands == [Drop(AttemptId(f"a{number}")) for number in range(100)]
 
 
 async def test_events_without_a_router_are_dropped(served: Served, router: Router) -> None:
@@ -182,19 +185,19 @@ async def test_older_session_that_cannot_end_is_obeyed_no_more(served: Served, a
 
     async with grpc.aio.insecure_channel(served.address) as channel, control_of(channel):
         call = pb_grpc.WorkerStub(channel).Work(requests(), metadata=OLDER)
-        await commands.put(WORK_COMMANDS.encode(Drop("before")))
-        await served.worker.wait_for(lambda: Drop("before") in served.worker.commands)
+        await commands.put(WORK_COMMANDS.encode(Drop(AttemptId("before"))))
+        await served.worker.wait_for(lambda: Drop(AttemptId("before")) in served.worker.commands)
         for _ in range(64):
-            served.server.publish(Refused("x" * 1024 * 1024, LoadReport()))
+            served.server.publish(Refused(HandoffId("x" * 1024 * 1024), LoadReport()))
         await another.open()
-        await commands.put(WORK_COMMANDS.encode(Drop("after")))
+        await commands.put(WORK_COMMANDS.encode(Drop(AttemptId("after"))))
         # The older session's reader ends with the command that it must not obey.
-        another.send(Drop("newer"))
-        await served.worker.wait_for(lambda: Drop("newer") in served.worker.commands)
+        another.send(Drop(AttemptId("newer")))
+        await served.worker.wait_for(lambda: Drop(AttemptId("newer")) in served.worker.commands)
         call.cancel()
     await another.close()
     await served.worker.wait_for(lambda: served.worker.num_lost == 2)
-    assert Drop("after") not in served.worker.commands
+    assert Drop(AttemptId("after")) not in served.worker.commands
 
 
 @asynccontextmanager
@@ -228,8 +231,8 @@ async def test_work_is_taken_from_the_router_in_control_alone(served: Served, ro
 async def test_a_router_has_its_work_once(served: Served) -> None:
     async with grpc.aio.insecure_channel(served.address) as channel, control_of(channel):
         first = pb_grpc.WorkerStub(channel).Work(metadata=OLDER)
-        await first.write(WORK_COMMANDS.encode(Drop("a")))
-        await served.worker.wait_for(lambda: Drop("a") in served.worker.commands)
+        await first.write(WORK_COMMANDS.encode(Drop(AttemptId("a"))))
+        await served.worker.wait_for(lambda: Drop(AttemptId("a")) in served.worker.commands)
         assert await refusal_of_work(channel, OLDER) is grpc.StatusCode.ALREADY_EXISTS
         assert served.worker.num_lost == 0
 
@@ -238,21 +241,25 @@ async def test_what_came_over_the_work_and_is_still_held_is_lost_with_it(
     served: Served, router: Router
 ) -> None:
     await router.open()
-    for attempt in ("kept", "released", "refused"):
-        router.send(Reserve(attempt, 16, "prefill-0-aa", 30.0))
-    await served.worker.wait_for(lambda: len(served.worker.commands) == 3)
-    served.server.publish(Released("released", ReleaseReason.GONE, "", LoadReport()))
-    served.server.publish(Refused("refused", LoadReport()))
-    await router.wait_for(2)
+    kept, released, refused, row, evicted = (HandoffId(f"h{number}") for number in range(5))
+    for handoff in (kept, released, refused, row, evicted):
+        router.send(Reserve(handoff, (AttemptId(f"of {handoff}"),), 16, "prefill-0-aa", 30.0))
+    for handoff in (row, evicted):
+        router.send(Admit(AttemptId(f"of {handoff}"), handoff, 0, (1,), (2,), SamplingParams(4)))
+    await served.worker.wait_for(lambda: len(served.worker.commands) == 7)
+    served.server.publish(Released(released, ReleaseReason.GONE, "", LoadReport()))
+    served.server.publish(Refused(refused, LoadReport()))
+    served.server.publish(Released(AttemptId(f"of {evicted}"), ReleaseReason.EVICTED, "", LoadReport()))
+    await router.wait_for(3)
     await router.close()
     await served.worker.wait_for(lambda: served.worker.num_lost == 1)
-    assert served.worker.lost == {"kept"}
+    assert served.worker.lost == {kept, f"of {row}"}
 
 
 async def test_both_streams_carry_what_is_theirs(served: Served, router: Router) -> None:
     await router.open()
     router.send(LeavePair("decode-1"))
-    router.send(Drop("a"))
+    router.send(Drop(AttemptId("a")))
     await served.worker.wait_for(lambda: len(served.worker.commands) == 2)
     broken = PairBroken("decode-1", "as told")
     served.server.publish(broken)
@@ -261,7 +268,7 @@ async def test_both_streams_carry_what_is_theirs(served: Served, router: Router)
     assert set(router.events) == {broken, granted(1)}
 
 
-@pytest.mark.parametrize("command", [Drop("fail"), LeavePair("fail")])
+@pytest.mark.parametrize("command", [Drop(AttemptId("fail")), LeavePair("fail")])
 async def test_command_that_fails_ends_the_session(served: Served, router: Router, command: Command) -> None:
     await router.open()
     router.send(command)

@@ -25,6 +25,7 @@ from twinpool.kv.reservations import (
 )
 from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import Admit, ReleaseReason
+from twinpool.types import AttemptId, HandoffId, HolderId
 
 pytestmark = pytest.mark.timeout(400)  # a failure is made small for up to five minutes
 
@@ -35,15 +36,16 @@ WRITERS = ["writer 1", "writer 2"]
 INDEX = st.integers(0, 30)
 
 
-@dataclass
+@dataclass(eq=False)
 class Attempt:
-    """What an onlooker knows of one attempt.
+    """What an onlooker knows of one attempt, and of its hand-off.
 
     open: blocks that the writer may touch, from the answer to its `begin` to its last word.
     fate: what has become of it so far, as the effects told.
     """
 
-    name: str
+    id: AttemptId
+    handoff: HandoffId
     writer: str
     num_own: int
     shared: tuple[int, ...] = ()
@@ -53,6 +55,11 @@ class Attempt:
     admits: int = 0
     overdue_at: float = -REPORT_S
 
+    @property
+    def holder(self) -> HolderId:
+        """Whose blocks they are while it is no row and not given up."""
+        return self.id if self.admits else self.handoff
+
 
 class ReservationsMachine(RuleBasedStateMachine):
     """A decode worker's reservations among a router and two writers that keep the protocol."""
@@ -61,11 +68,17 @@ class ReservationsMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = BlockPool(TOTAL_BLOCKS)
         self.held = Reservations(self.pool, BLOCK_SIZE)
-        self.attempts: dict[str, Attempt] = {}
+        self.attempts: dict[str, Attempt] = {}  # by their ids, and by their hand-offs'
         self.now = 0.0
 
+    def each(self) -> list[Attempt]:
+        return list(dict.fromkeys(self.attempts.values()))
+
+    def stage(self, attempt: Attempt) -> Stage | None:
+        return Stage.ADMITTED if self.held.row(attempt.id) else self.held.stage(attempt.handoff)
+
     def pick(self, index: int) -> Attempt:
-        attempts = list(self.attempts.values())
+        attempts = self.each()
         return attempts[-1 - index % len(attempts)]
 
     def carry_out(self, effects: list[Effect]) -> None:
@@ -79,10 +92,12 @@ class ReservationsMachine(RuleBasedStateMachine):
                     num_shared = len(attempt.shared)
                     assert blocks[:num_shared] == attempt.shared
                     own = {self.pool.owners()[block] for block in blocks[num_shared:]}
-                    assert own == {(Owner.ROW, attempt.name)}
+                    assert own == {(Owner.ROW, attempt.id)}
                     attempt.fate.append("row")
                 case Dropped(name, ReleaseReason.GONE):
-                    assert self.held.stage(name) in (None, Stage.QUARANTINED)
+                    assert name not in {
+                        held.holder for held in self.held if held.stage is not Stage.QUARANTINED
+                    }
                 case Dropped(name):
                     self.attempts[name].fate.append("dropped")
                 case StopWriter(writer, name):
@@ -104,22 +119,26 @@ class ReservationsMachine(RuleBasedStateMachine):
     @rule(num_own=st.integers(1, 5), writer=st.sampled_from(WRITERS), prefix=st.integers(0, 2))
     def reserve(self, num_own: int, writer: str, prefix: int = 0) -> None:
         """Behind the first blocks that any row has published, if there are such."""
-        name = f"try-{len(self.attempts) + 1}"
+        number = len(self.each()) + 1
+        attempt = Attempt(AttemptId(f"a{number}"), HandoffId(f"h{number}"), writer, num_own)
         free = self.pool.count(Owner.FREE)
         running = self.held.count(Stage.ADMITTED)
         shared = next((held.lease.shared[:prefix] for held in self.held if held.lease.num_shared), ())
-        granted = self.held.reserve(name, num_own, writer, TTL_S, self.now, shared=shared)
+        granted = self.held.reserve(
+            attempt.handoff, attempt.id, num_own, writer, TTL_S, self.now, shared=shared
+        )
         assert granted == (num_own + running <= free)
         assert self.pool.count(Owner.FREE) == free - (num_own if granted else 0)
         if granted:
-            self.attempts[name] = Attempt(name, writer, num_own, shared)
+            attempt.shared = shared
+            self.attempts[attempt.id] = self.attempts[attempt.handoff] = attempt
 
     @precondition(lambda self: self.attempts)
     @rule(index=INDEX, num_blocks=st.integers(1, 2))
     def publish(self, index: int, num_blocks: int) -> None:
-        name = self.pick(index).name
+        attempt = self.pick(index).id
         for held in self.held:
-            if held.attempt == name and held.stage is Stage.ADMITTED and held.lease.num_own >= num_blocks:
+            if held.attempt == attempt and held.stage is Stage.ADMITTED and held.lease.num_own >= num_blocks:
                 self.pool.publish(held.lease, num_blocks)
 
     @precondition(lambda self: self.attempts)
@@ -127,8 +146,8 @@ class ReservationsMachine(RuleBasedStateMachine):
     def grow(self, index: int) -> None:
         attempt = self.pick(index)
         free = self.pool.count(Owner.FREE)
-        block = self.held.grow(attempt.name)
-        may_grow = self.held.stage(attempt.name) is Stage.ADMITTED and free > 0
+        block = self.held.grow(attempt.id)
+        may_grow = self.stage(attempt) is Stage.ADMITTED and free > 0
         assert (block is not None) == may_grow
         assert self.pool.count(Owner.FREE) == free - may_grow
 
@@ -139,32 +158,32 @@ class ReservationsMachine(RuleBasedStateMachine):
         if not attempt.admits:
             attempt.admits += 1
             num_cached = (len(attempt.shared) + attempt.num_own) * BLOCK_SIZE
-            admit = Admit(attempt.name, 0, (1,) * num_cached, (1,), SamplingParams(4))
+            admit = Admit(attempt.id, attempt.handoff, 0, (1,) * num_cached, (1,), SamplingParams(4))
             self.carry_out(self.held.admit(admit, self.now))
 
     @precondition(lambda self: self.attempts)
     @rule(index=INDEX)
     def revoke_or_evict(self, index: int) -> None:
-        name = self.pick(index).name
-        if self.held.stage(name) is Stage.ADMITTED:
-            assert self.held.evict(name)
+        attempt = self.pick(index)
+        if self.held.row(attempt.holder):
+            assert self.held.evict(attempt.id)
         else:
-            assert not self.held.evict(name)
-            self.carry_out(self.held.revoke(name, self.now))
+            assert not self.held.evict(attempt.id)
+            self.carry_out(self.held.revoke(attempt.holder, self.now))
 
     @rule()
     def lose_the_router(self) -> None:
         for held in list(self.held):
             if held.stage not in (Stage.ADMITTED, Stage.QUARANTINED):
-                self.carry_out(self.held.revoke(held.attempt, self.now))
+                self.carry_out(self.held.revoke(held.holder, self.now))
         assert self.held.count(Stage.RESERVED, Stage.WRITING, Stage.WRITTEN) == 0
 
     @rule(num_own=st.integers(1, 3), writer=st.sampled_from(WRITERS), prefix=st.integers(0, 2))
     def let_a_row_in(self, num_own: int, writer: str, prefix: int) -> None:
         """An undisturbed life, up to the batch: without it, rows would be rare."""
-        num_before = len(self.attempts)
+        num_before = len(self.each())
         self.reserve(num_own, writer, prefix)
-        if len(self.attempts) > num_before:
+        if len(self.each()) > num_before:
             self.begin(0)
             self.admit_once(0)
             self.say_the_last_word(0, written=True, missing=0)
@@ -176,8 +195,8 @@ class ReservationsMachine(RuleBasedStateMachine):
     @rule(index=INDEX)
     def begin(self, index: int) -> None:
         attempt = self.pick(index)
-        stage = self.held.stage(attempt.name)
-        opened = self.held.begin(attempt.name, attempt.writer, self.now)
+        stage = self.stage(attempt)
+        opened = self.held.begin(attempt.handoff, attempt.writer, self.now)
         assert (opened is not None) == (stage is Stage.RESERVED)
         if opened is not None:
             assert (len(opened.blocks), opened.num_shared) == (attempt.num_own, len(attempt.shared))
@@ -191,15 +210,15 @@ class ReservationsMachine(RuleBasedStateMachine):
             num_blocks, attempt.open = max(0, len(attempt.open) - missing), ()
             if written:
                 attempt.written = num_blocks
-                self.carry_out(self.held.written(attempt.name, attempt.writer, num_blocks, self.now))
+                self.carry_out(self.held.written(attempt.handoff, attempt.writer, num_blocks, self.now))
             else:
-                self.carry_out(self.held.stopped(attempt.name, attempt.writer))
+                self.carry_out(self.held.stopped(attempt.handoff, attempt.writer))
 
     @precondition(lambda self: self.attempts)
     @rule(index=INDEX)
     def make_progress(self, index: int) -> None:
         attempt = self.pick(index)
-        self.held.progress(attempt.name, attempt.writer, self.now)
+        self.held.progress(attempt.handoff, attempt.writer, self.now)
 
     @precondition(lambda self: self.attempts)
     @rule(index=INDEX)
@@ -208,15 +227,15 @@ class ReservationsMachine(RuleBasedStateMachine):
         attempt = self.pick(index)
         other = next(writer for writer in WRITERS if writer != attempt.writer)
         before = self.pool.owners()
-        assert self.held.begin(attempt.name, other, self.now) is None
-        assert self.held.blocks(attempt.name, other) is None
-        assert self.held.written(attempt.name, other, 1, self.now) == []
-        assert self.held.stopped(attempt.name, other) == []
+        assert self.held.begin(attempt.handoff, other, self.now) is None
+        assert self.held.blocks(attempt.handoff, other) is None
+        assert self.held.written(attempt.handoff, other, 1, self.now) == []
+        assert self.held.stopped(attempt.handoff, other) == []
         assert self.pool.owners() == before
 
     @rule(writer=st.sampled_from(WRITERS))
     def end_the_connection(self, writer: str) -> None:
-        for attempt in self.attempts.values():
+        for attempt in self.each():
             if attempt.writer == writer:
                 attempt.open = ()
         self.carry_out(self.held.connection_ended(writer))
@@ -236,10 +255,13 @@ class ReservationsMachine(RuleBasedStateMachine):
         for owner in Owner:
             assert self.pool.count(owner) == sum(each is owner for each, _ in owners)
         for reservation in self.held:
-            mine = {block for block, (_, name) in enumerate(owners) if name == reservation.attempt}
+            name = reservation.lease.holder
+            is_row = reservation.stage is Stage.ADMITTED
+            assert name == (reservation.attempt if is_row else reservation.handoff)
+            mine = {block for block, (_, each) in enumerate(owners) if each == name}
             assert mine == set(reservation.lease.own)
         held = {name for _, name in owners if name}
-        assert held == {each.attempt for each in self.held if each.lease.num_own}
+        assert held == {each.lease.holder for each in self.held if each.lease.num_own}
         shared = {block for block, (owner, _) in enumerate(owners) if owner is Owner.SHARED}
         assert shared == {block for each in self.held for block in each.lease.shared}
 
@@ -248,21 +270,21 @@ class ReservationsMachine(RuleBasedStateMachine):
         batch = {held.attempt: held.lease.blocks for held in self.held if held.stage is Stage.ADMITTED}
         audited = audit_decode("audit", self.pool, self.held, batch, self.now)
         assert audited.problems == ()
-        assert {held.attempt for held in audited.held} == {held.attempt for held in self.held}
+        assert {held.holder for held in audited.held} == {held.holder for held in self.held}
 
     @invariant()
-    def what_a_writer_may_touch_belongs_to_its_attempt_and_is_no_row(self) -> None:
+    def what_a_writer_may_touch_belongs_to_its_hand_off_and_is_no_row(self) -> None:
         owners = self.pool.owners()
-        for attempt in self.attempts.values():
+        for attempt in self.each():
             for block in attempt.open:
-                assert owners[block][1] == attempt.name
+                assert owners[block][1] == attempt.handoff
                 assert owners[block][0] in (Owner.RESERVATION, Owner.QUARANTINE)
 
     @invariant()
     def an_attempt_becomes_a_row_or_is_dropped_and_is_so_once(self) -> None:
-        for attempt in self.attempts.values():
+        for attempt in self.each():
             assert len(attempt.fate) <= 1
-            if self.held.stage(attempt.name) is None:
+            if self.stage(attempt) is None:
                 assert attempt.fate
 
     def teardown(self) -> None:
@@ -270,8 +292,8 @@ class ReservationsMachine(RuleBasedStateMachine):
         for writer in WRITERS:
             self.end_the_connection(writer)
         self.let_time_pass(TTL_S)
-        for attempt in self.attempts.values():
-            self.held.evict(attempt.name)
+        for attempt in self.each():
+            self.held.evict(attempt.id)
         assert self.pool.count(Owner.FREE) == TOTAL_BLOCKS
         assert len(self.held) == 0
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from twinpool.client.verification import Verification, VerifiedWorker
 
 _BLOCKS = ("free", "reserved", "rows", "cached", "quarantined")
-_COLUMNS = ("worker", "verdict", "attempts", *_BLOCKS, "blocks", "incarnation")
+_COLUMNS = ("worker", "verdict", "holders", *_BLOCKS, "blocks", "incarnation")
 _LEFT_ALIGNED = {"worker", "verdict", "incarnation"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from twinpool.client.status import PairCheck, PairStatus, QueueStatus, Status, WorkerStatus
-from twinpool.client.verification import AttemptHolding, BlockUsage, Verification, VerifiedWorker
+from twinpool.client.verification import BlockHolding, BlockUsage, Verification, VerifiedWorker
 from twinpool.errors import InternalError
 from twinpool.totals import Totals
 from twinpool.types import Pool, Timing, WorkerState
@@ -122,6 +122,6 @@ def _verified_from(worker: pb.WorkerVerification) -> VerifiedWorker:
         answered=worker.answered,
         blocks_total=worker.blocks_total,
         blocks=BlockUsage(blocks.free, blocks.reserved, blocks.rows, blocks.cached, blocks.quarantined),
-        held=tuple(AttemptHolding(held.attempt, held.stage, held.blocks, held.age_s) for held in worker.held),
+        held=tuple(BlockHolding(held.holder, held.stage, held.blocks, held.age_s) for held in worker.held),
         problems=tuple(worker.problems),
     )

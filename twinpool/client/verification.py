@@ -19,13 +19,15 @@ class BlockUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptHolding:
-    """What a worker holds of one attempt, which is one try of a choice. stage: where it is in its life there.
+class BlockHolding:
+    """What a worker holds for one holder. stage: where that is in its life there.
 
+    holder: the id of a hand-off, which is one reading of a prompt and the cache that comes of it; or of an
+    attempt, which is one try of a choice, once that cache is there.
     age_s: seconds it has been in this stage; on a prefill worker, since it came.
     """
 
-    attempt: str
+    holder: str
     stage: str
     blocks: int
     age_s: float
@@ -41,7 +43,7 @@ class VerifiedWorker:
     answered: bool
     blocks_total: int
     blocks: BlockUsage
-    held: tuple[AttemptHolding, ...]
+    held: tuple[BlockHolding, ...]
     problems: tuple[str, ...]
 
 

@@ -1,4 +1,4 @@
-"""Checks a worker's block pool against what its attempts believe they hold: pure."""
+"""Checks a worker's block pool against what their holders believe to have: pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The blocks that an attempt believes to be its own, and as what; and the shared ones that it pins."""
+    """The blocks that a holder believes to be its own, and as what; and the shared ones that it pins."""
 
-    attempt: str
+    holder: str
     owner: Owner
     blocks: Sequence[int]
     shared: Sequence[int] = ()
@@ -35,27 +35,27 @@ def count_blocks(pool: BlockPool) -> BlockCounts:
 
 
 def audit_blocks(pool: BlockPool, claims: Iterable[Claim]) -> list[str]:
-    """What is wrong, in words; empty if every block is free, one attempt's, or shared by so many attempts, by
+    """What is wrong, in words; empty if every block is free, one holder's, or shared by so many holders, by
     ledger and claims alike.
 
     The ledger names one owner per block, so two claims to a block, or a claim to it twice, differ from it.
     """
     claims = list(claims)
     ledger: defaultdict[tuple[Owner, str], list[int]] = defaultdict(list)
-    for block, (owner, attempt) in enumerate(pool.owners()):
-        ledger[owner, attempt].append(block)
+    for block, (owner, holder) in enumerate(pool.owners()):
+        ledger[owner, holder].append(block)
     problems = _differing_counts(pool, ledger)
     free, listed = ledger.pop((Owner.FREE, ""), []), sorted(pool.free_blocks())
     if listed != free:
         problems.append(f"the free list holds {_named(listed)}, but the ledger has {_named(free)} free")
     problems += _differing_pins(pool, ledger.pop((Owner.SHARED, ""), []), claims)
     for claim in claims:
-        known, claimed = ledger.pop((claim.owner, claim.attempt), []), sorted(claim.blocks)
+        known, claimed = ledger.pop((claim.owner, claim.holder), []), sorted(claim.blocks)
         if claimed != known:
-            whose = f"attempt {claim.attempt} ({claim.owner})"
+            whose = f"{claim.holder} ({claim.owner})"
             problems.append(f"{whose} holds {_named(claimed)}, but the ledger gives it {_named(known)}")
-    for (owner, attempt), blocks in ledger.items():
-        problems.append(f"{_named(blocks)} belong to {owner} {attempt}, which nobody holds")
+    for (owner, holder), blocks in ledger.items():
+        problems.append(f"{_named(blocks)} belong to {owner} {holder}, which nobody holds")
     return problems
 
 
@@ -64,7 +64,7 @@ def _differing_pins(pool: BlockPool, shared: Sequence[int], claims: Iterable[Cla
     claimed = Counter(block for claim in claims for block in claim.shared)
     pinned = Counter({block: pins for block, pins in enumerate(pool.pins()) if pins})
     problems = [
-        f"block {block} is pinned by {pinned[block]} attempts, but {claimed[block]} share it"
+        f"block {block} is pinned by {pinned[block]} holders, but {claimed[block]} share it"
         for block in sorted(pinned.keys() | claimed.keys())
         if pinned[block] != claimed[block]
     ]

@@ -130,13 +130,17 @@ class BlockPool:
         lease.blocks.append(self._free.popleft())
         return block
 
-    def transfer(self, lease: Lease, target: Owner) -> None:
-        """Hand a lease's own blocks to another kind of owner; a quarantine lets go of the shared ones."""
+    def transfer(self, lease: Lease, target: Owner, holder: str = "") -> None:
+        """Hand a lease's own blocks to another kind of owner; a quarantine lets go of the shared ones.
+
+        holder: whose lease it is from then on; empty: the same one's.
+        """
         if Owner.FREE in (lease.owner, target) or target is Owner.SHARED:
             raise IllegalTransfer(f"{lease.owner} to {target} is not a legal transfer of a whole lease")
         self._require(lease.shared, _ALL)
-        self._change(lease.own, (lease.owner, lease.holder), (target, lease.holder))
-        lease.owner = target
+        holder = holder or lease.holder
+        self._change(lease.own, (lease.owner, lease.holder), (target, holder))
+        lease.owner, lease.holder = target, holder
         if target is Owner.QUARANTINE:
             self._unpin(lease)
 

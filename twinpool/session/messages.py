@@ -2,7 +2,7 @@
 
 `twinpool.session.codec` turns them into protobuf and back, field by field of the same name;
 `proto/twinpool/v1/worker.proto` comments every field, and `twinpool.session.streams` says what travels
-over which stream. An `attempt` is one try of one choice and is never used twice.
+over which stream. Ids of hand-offs and attempts are never used twice; see `twinpool.types`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from twinpool.protocol import SESSION, Versions
 from twinpool.sampling.params import SamplingParams
-from twinpool.types import FinishReason, HandoffEndpoint, Pool, Token
+from twinpool.types import AttemptId, FinishReason, HandoffEndpoint, HandoffId, HolderId, Pool, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,23 @@ class LeavePair:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill:
-    """Read prompt and token log, choose the next token, hand the cache to `decode` (None: no hand-off).
+class Attempt:
+    """One attempt of a hand-off, and which answer of the request it is a try of."""
 
-    place: the request's among all, kept when it resumes; the lower goes first.
+    id: AttemptId
+    choice_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Read prompt and token log, choose the next token, hand the cache to `decode` (None: keep it).
+
+    attempts: one for each choice; prompt and log are alike for all. place: the request's among all, kept when
+    it resumes; the lower goes first.
     """
 
-    attempt: str
-    choice_index: int
+    handoff: HandoffId
+    attempts: tuple[Attempt, ...]
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
     params: SamplingParams
@@ -74,7 +83,7 @@ class Prefill:
 class CancelPrefill:
     """Stop reading a prompt and free its blocks."""
 
-    attempt: str
+    handoff: HandoffId
 
 
 # Router to decode worker.
@@ -82,9 +91,10 @@ class CancelPrefill:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Set blocks aside for num_tokens; only `writer` (a prefill incarnation) may fill them."""
+    """Set blocks aside for num_tokens; only `writer` (an incarnation) may fill them, for these attempts."""
 
-    attempt: str
+    handoff: HandoffId
+    attempts: tuple[AttemptId, ...]
     num_tokens: int
     writer: str
     ttl_s: float
@@ -92,9 +102,13 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Let the row into the batch once its cache is written. output_ids: the token log, newest last."""
+    """Let an attempt's row into the batch once its hand-off's cache is written.
 
-    attempt: str
+    output_ids: the token log, newest last.
+    """
+
+    attempt: AttemptId
+    handoff: HandoffId
     choice_index: int
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
@@ -103,9 +117,9 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Let an attempt go, whatever is held of it: a reservation, or a row."""
+    """Let a hand-off or an attempt go, whatever it holds: a reservation, or a row."""
 
-    attempt: str
+    holder: HolderId
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +136,8 @@ class MoveRow:
     Ends in RowMoved, MoveFailed, or the row's own end.
     """
 
-    attempt: str
-    to: str
+    attempt: AttemptId
+    to: HandoffId
     decode: str
 
 
@@ -184,7 +198,7 @@ class PairBroken:
 class FirstToken:
     """An attempt's first token. position: its index in the token log."""
 
-    attempt: str
+    attempt: AttemptId
     position: int
     token: Token
     finish_reason: FinishReason | None
@@ -192,7 +206,7 @@ class FirstToken:
 
 
 class PrefillOutcome(StrEnum):
-    """How an attempt left a prefill worker. FAILED_ALONE: the engine failed on this prompt by itself."""
+    """How a hand-off left a prefill worker. FAILED_ALONE: the engine failed on this prompt by itself."""
 
     DONE = "done"
     STOPPED = "stopped"
@@ -204,9 +218,9 @@ class PrefillOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PrefillEnded:
-    """An attempt holds nothing on the prefill worker any more. detail: for people alone."""
+    """A hand-off holds nothing on the prefill worker any more. detail: for people alone."""
 
-    attempt: str
+    handoff: HandoffId
     outcome: PrefillOutcome
     detail: str
     load: LoadReport
@@ -216,7 +230,7 @@ class PrefillEnded:
 class Granted:
     """Blocks are set aside."""
 
-    attempt: str
+    handoff: HandoffId
     load: LoadReport
 
 
@@ -224,21 +238,21 @@ class Granted:
 class Refused:
     """Not enough free blocks now."""
 
-    attempt: str
+    handoff: HandoffId
     load: LoadReport
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An attempt's cache has arrived whole."""
+    """A hand-off's cache has arrived whole."""
 
-    attempt: str
+    handoff: HandoffId
     num_bytes: int
     handoff_s: float
 
 
 class ReleaseReason(StrEnum):
-    """Why an attempt left a decode worker.
+    """Why a hand-off or an attempt left a decode worker.
 
     EXPIRED: no progress since its writer began. NEVER_BEGUN: its writer did not even begin in time.
     WRITER_GONE: nor will it, being no more. CONNECTION_ENDED: the writer's has, so it may be dead.
@@ -261,12 +275,12 @@ class ReleaseReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """An attempt holds nothing usable on the decode worker any more; load counts quarantined blocks.
+    """Its holder has nothing usable on the decode worker any more; load counts quarantined blocks.
 
     detail: more on the reason, for people alone.
     """
 
-    attempt: str
+    holder: HolderId
     reason: ReleaseReason
     detail: str
     load: LoadReport
@@ -276,7 +290,7 @@ class Released:
 class RowToken:
     """One row's token. position: its index in the token log."""
 
-    attempt: str
+    attempt: AttemptId
     position: int
     token: Token
     finish_reason: FinishReason | None
@@ -305,7 +319,7 @@ class PrefillStep:
 class RowsPaused:
     """Rows that were not stepped for want of a block; said again while it lasts."""
 
-    attempts: tuple[str, ...]
+    attempts: tuple[AttemptId, ...]
     load: LoadReport
 
 
@@ -316,8 +330,8 @@ class RowMoved:
     position: length of the token log at that moment.
     """
 
-    attempt: str
-    to: str
+    attempt: AttemptId
+    to: HandoffId
     position: int
 
 
@@ -325,16 +339,16 @@ class RowMoved:
 class MoveFailed:
     """A row goes on where it was."""
 
-    attempt: str
-    to: str
+    attempt: AttemptId
+    to: HandoffId
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineOverdue:
-    """A writer has not let go of an attempt's blocks in time; `writer` is the incarnation to end."""
+    """A writer has not let go of a hand-off's blocks in time; `writer` is the incarnation to end."""
 
-    attempt: str
+    handoff: HandoffId
     writer: str
 
 
@@ -353,7 +367,7 @@ class BlockCounts:
 
 
 class HeldStage(StrEnum):
-    """Where an attempt is in its life: the first three on a prefill worker, the others on a decode worker."""
+    """Where a holder is in its life: the first three on a prefill worker, the others on a decode worker."""
 
     WAITING = "waiting"
     READING = "reading"
@@ -366,13 +380,13 @@ class HeldStage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldAttempt:
-    """What a worker holds of one attempt.
+class Holding:
+    """What one holder has of a worker; of blocks in quarantine, that is the hand-off.
 
     num_blocks: its own. age_s: seconds it has been in this stage; on a prefill worker, since it came.
     """
 
-    attempt: str
+    holder: HolderId
     stage: HeldStage
     num_blocks: int
     age_s: float
@@ -384,7 +398,7 @@ class Audited:
 
     audit_id: str
     blocks: BlockCounts
-    held: tuple[HeldAttempt, ...]
+    held: tuple[Holding, ...]
     problems: tuple[str, ...]
 
 

@@ -4,7 +4,7 @@
 leave, writers that are gone and writers to end. One router holds it at a time; a newer one ends the streams
 of an older one, with ABORTED, so that the older one knows that its workers live on.
 
-*Work* is about attempts, from `Reserve` and `Prefill` to `Released` and `PrefillEnded`. Counts
+*Work* is about hand-offs and attempts, from `Reserve` and `Prefill` to `Released` and `PrefillEnded`. Counts
 (`LoadReport`) and books (`Audited`) go with them, since both are compared with what was said before. What a
 worker holds belongs to the stream that it came over: when that ends, it is freed. Only the router that
 holds control may open it.
@@ -12,7 +12,7 @@ holds control may open it.
 Each stream is in order; between the two no order is needed:
 
 * A router sends `Prefill` and `MoveRow` once it has heard `PairJoined`, and opens the work after `Hello`.
-* `WriterGone` may overtake a `Reserve` for that writer. The router drops that attempt, in order with the
+* `WriterGone` may overtake a `Reserve` for that writer. The router drops that hand-off, in order with the
   `Reserve`; and what was not granted yet, no writer knows.
 * `LeavePair` and `PairBroken` may come before or after what is under way in the pair, which is lost with it.
 """
@@ -32,6 +32,7 @@ import grpc
 from twinpool.session.codec import CONTROL_COMMANDS, CONTROL_EVENTS, WORK_COMMANDS, WORK_EVENTS, Direction
 from twinpool.session.limits import ROUTER_KEY, SECRET_KEY, TAKEN_OVER
 from twinpool.session.messages import (
+    Admit,
     Command,
     ControlEvent,
     Event,
@@ -42,6 +43,7 @@ from twinpool.session.messages import (
     Released,
     Reserve,
 )
+from twinpool.types import AttemptId, HolderId
 from twinpool.v1 import worker_pb2 as pb
 from twinpool.v1 import worker_pb2_grpc as pb_grpc
 
@@ -59,8 +61,8 @@ class SessionHandler(Protocol):
         """The router wants something. An exception ends the stream."""
         ...
 
-    def work_lost(self, attempts: Collection[str]) -> None:
-        """Nobody is there any more who could want these attempts: free what they hold."""
+    def work_lost(self, holders: Collection[HolderId]) -> None:
+        """Nobody is there any more who could want what these hold: free it."""
         ...
 
 
@@ -68,7 +70,6 @@ class _Stream:
     """One call of one router: the events still to be written to it; None ends it.
 
     superseded: another router has taken the worker over. is_over: nothing that still comes is obeyed.
-    attempts: those that came over it and hold something.
     """
 
     def __init__(self, router: str) -> None:
@@ -76,7 +77,35 @@ class _Stream:
         self.outgoing: asyncio.Queue[Event | None] = asyncio.Queue()
         self.superseded = False
         self.is_over = False
-        self.attempts: set[str] = set()
+        # Those that came over it and hold something; with each hand-off, which of its attempts do not yet.
+        self._handoffs: dict[HolderId, set[AttemptId]] = {}
+        self._attempts: set[HolderId] = set()
+
+    @property
+    def holders(self) -> Collection[HolderId]:
+        """All that may hold something by what came over it."""
+        return [*self._handoffs, *self._attempts]
+
+    def came(self, command: Command) -> None:
+        """What a command gives to whom."""
+        match command:
+            case Reserve(handoff, attempts):
+                self._handoffs[handoff] = set(attempts)
+            case Prefill(handoff, attempts):
+                self._handoffs[handoff] = {attempt.id for attempt in attempts}
+            case Admit(attempt, handoff):
+                self._attempts.add(attempt)
+                if awaited := self._handoffs.get(handoff):
+                    awaited.discard(attempt)
+                    if not awaited:
+                        del self._handoffs[handoff]
+            case _:
+                pass
+
+    def went(self, holder: HolderId) -> None:
+        """It holds nothing any more."""
+        self._handoffs.pop(holder, None)
+        self._attempts.discard(holder)
 
     def end(self, *, superseded: bool = False) -> None:
         """After what is published already."""
@@ -103,8 +132,11 @@ class WorkerServicer(pb_grpc.WorkerServicer):
         stream = self._control if isinstance(event, ControlEvent) else self._work
         if stream is None:
             return
-        if isinstance(event, Released | PrefillEnded | Refused):
-            stream.attempts.discard(event.attempt)
+        match event:
+            case Released(holder) | PrefillEnded(holder) | Refused(holder):
+                stream.went(holder)
+            case _:
+                pass
         stream.outgoing.put_nowait(event)
 
     def refuse(self, why: str) -> None:
@@ -171,8 +203,7 @@ class WorkerServicer(pb_grpc.WorkerServicer):
                 if stream.is_over:
                     return  # another router took over; this one's end may still have to be written
                 command = direction.decode(request)
-                if isinstance(command, Reserve | Prefill):
-                    stream.attempts.add(command.attempt)
+                stream.came(command)
                 self._handler.command(command)
         except Exception:
             log.exception("the session with the router failed")
@@ -209,6 +240,6 @@ class WorkerServicer(pb_grpc.WorkerServicer):
             self.alone_since = time.monotonic()
         else:
             self._work = None
-            self._handler.work_lost(frozenset(stream.attempts))
+            self._handler.work_lost(stream.holders)
             if self._refusal and self._control is not None:
                 self._control.end()

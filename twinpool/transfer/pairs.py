@@ -16,6 +16,7 @@ from collections.abc import Callable
 from twinpool.session.messages import Event, JoinPair, PairBroken, PairJoined
 from twinpool.transfer.port import HandoffSender, SenderEvents
 from twinpool.transfer.words import Accepted, Ended, Ending, PairLost, PairWord
+from twinpool.types import HandoffId
 
 log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
@@ -56,7 +57,7 @@ class Pairs:
                 self._start(lambda: self._join(pair))
 
     def leave(self, decode: str) -> None:
-        """Close a pair, without waiting for it; its attempts end as lost."""
+        """Close a pair, without waiting for it; its hand-offs end as lost."""
         with self._lock:
             self._leave(decode)
 
@@ -121,14 +122,14 @@ class _Pair:
         self._tell = tell
         self._ended = ended
 
-    def accepted(self, attempt: str, num_shared: int) -> None:
-        self._tell(Accepted(attempt, num_shared))
+    def accepted(self, handoff: HandoffId, num_shared: int) -> None:
+        self._tell(Accepted(handoff, num_shared))
 
-    def refused(self, attempt: str) -> None:
-        self._tell(Ended(attempt, Ending.REFUSED))
+    def refused(self, handoff: HandoffId) -> None:
+        self._tell(Ended(handoff, Ending.REFUSED))
 
-    def stop_requested(self, attempt: str) -> None:
-        self._tell(Ended(attempt, Ending.STOPPED))
+    def stop_requested(self, handoff: HandoffId) -> None:
+        self._tell(Ended(handoff, Ending.STOPPED))
 
     def pair_broken(self, decode: str, reason: str) -> None:  # noqa: ARG002 (the command says it)
         self._ended(self, reason)

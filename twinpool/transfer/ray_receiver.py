@@ -21,6 +21,7 @@ import ray
 from twinpool.kv.storage import KvStorage
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffRefused, ReceiverEvents
+from twinpool.types import HandoffId
 
 STOPPED = "stopped"
 
@@ -30,10 +31,10 @@ Chunk = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 @dataclass(slots=True, eq=False)
 class _Arriving:
-    """One attempt. last_word: pushes to expect, and checksums, once `written` came."""
+    """One hand-off. last_word: pushes to expect, and checksums, once `written` came."""
 
     writer: str
-    attempt: str
+    handoff: HandoffId
     blocks: tuple[int, ...] = ()
     num_copying: int = 0
     num_copied: int = 0
@@ -66,18 +67,18 @@ class RayReceiver:
         self._bytes: Chunk = storage.block_bytes_view().numpy()
         self._lock = threading.Lock()
         self._writers: dict[str, str] = {}
-        self._arriving: dict[tuple[str, str], _Arriving] = {}
+        self._arriving: dict[tuple[str, HandoffId], _Arriving] = {}
 
-    def stop(self, writer: str, attempt: str) -> None:
-        """No message is needed: the attempt's next push or renewal is told."""
-        self._stopped(writer, attempt)
+    def stop(self, writer: str, handoff: HandoffId) -> None:
+        """No message is needed: the hand-off's next push or renewal is told."""
+        self._stopped(writer, handoff)
 
     def close(self) -> None:
         with self._lock:
             self._writers.clear()
             left = list(self._arriving)
-        for writer, attempt in left:
-            self._stopped(writer, attempt)
+        for writer, handoff in left:
+            self._stopped(writer, handoff)
 
     def writer_gone(self, writer: str) -> None:
         """A sender's process is gone: no chunk follows, and there is no connection whose end says so."""
@@ -138,43 +139,43 @@ class RayReceiver:
             raise HandoffRefused("the decode worker does not know this pair")
         return self._writers[pair]
 
-    def _begin(self, pair: str, attempt: str) -> tuple[int, int] | None:
+    def _begin(self, pair: str, handoff: HandoffId) -> tuple[int, int] | None:
         """How many blocks to send, and how many shared ones to leave out before them; None refuses."""
         with self._lock:
             # Looked up under this same lock: what begins here, the pair's end finds, and ends.
             writer = self._writer(pair)
-            if (writer, attempt) in self._arriving:
+            if (writer, handoff) in self._arriving:
                 return None
-            arriving = _Arriving(writer, attempt)
+            arriving = _Arriving(writer, handoff)
             # There before the reservation opens: it may be revoked as soon as that.
-            self._arriving[writer, attempt] = arriving
-        opened = self._events.begin(writer, attempt)
+            self._arriving[writer, handoff] = arriving
+        opened = self._events.begin(writer, handoff)
         if opened is None:
             with self._lock:
-                self._arriving.pop((writer, attempt), None)
+                self._arriving.pop((writer, handoff), None)
             return None
         with self._lock:
             arriving.blocks = opened.blocks
-            given_up = self._arriving.get((writer, attempt)) is not arriving
+            given_up = self._arriving.get((writer, handoff)) is not arriving
         if given_up:
-            self._events.stopped(writer, attempt)
+            self._events.stopped(writer, handoff)
             return None
         return len(opened.blocks), opened.num_shared
 
-    def _push(self, writer: str, attempt: str, first: int, references: list[Any]) -> str:
+    def _push(self, writer: str, handoff: HandoffId, first: int, references: list[Any]) -> str:
         """Copy one chunk; references holds one object, nested so that Ray passes it unread."""
-        if not self._is_open(writer, attempt):
+        if not self._is_open(writer, handoff):
             return STOPPED
         chunk: Chunk = ray.get(references[0], timeout=self._fetch_timeout_s)
         with self._lock:
-            arriving = self._arriving.get((writer, attempt))
+            arriving = self._arriving.get((writer, handoff))
             if arriving is None or arriving.stopped:
                 return STOPPED
             arriving.num_copying += 1
         whole = False
         try:
             self._copy(arriving, first, chunk)
-            self._events.progress(writer, attempt)
+            self._events.progress(writer, handoff)
             whole = True
         finally:
             with self._lock:
@@ -186,39 +187,39 @@ class RayReceiver:
             self._report(arriving, ended)
         return ""
 
-    def _renew(self, writer: str, attempt: str) -> str:
-        if not self._is_open(writer, attempt):
+    def _renew(self, writer: str, handoff: HandoffId) -> str:
+        if not self._is_open(writer, handoff):
             return STOPPED
-        self._events.progress(writer, attempt)
+        self._events.progress(writer, handoff)
         return ""
 
-    def _is_open(self, writer: str, attempt: str) -> bool:
+    def _is_open(self, writer: str, handoff: HandoffId) -> bool:
         with self._lock:
-            arriving = self._arriving.get((writer, attempt))
+            arriving = self._arriving.get((writer, handoff))
             return arriving is not None and not arriving.stopped
 
     def _copy(self, arriving: _Arriving, first: int, chunk: Chunk) -> None:
         targets = arriving.blocks[first : first + len(chunk)]
         if len(targets) < len(chunk):
             raise ValueError(
-                f"attempt {arriving.attempt} reserved {len(arriving.blocks)} blocks and has more"
+                f"hand-off {arriving.handoff} reserved {len(arriving.blocks)} blocks and has more"
             )
         for target, block in zip(targets, chunk, strict=True):
             self._bytes[target] = block
 
-    def _written(self, writer: str, attempt: str, num_pushes: int, checksums: list[int]) -> None:
+    def _written(self, writer: str, handoff: HandoffId, num_pushes: int, checksums: list[int]) -> None:
         with self._lock:
-            arriving = self._arriving.get((writer, attempt))
+            arriving = self._arriving.get((writer, handoff))
             if arriving is None:
                 return
             arriving.last_word = (num_pushes, checksums)
             ended = self._take_if_ended(arriving)
         self._report(arriving, ended)
 
-    def _stopped(self, writer: str, attempt: str) -> None:
+    def _stopped(self, writer: str, handoff: HandoffId) -> None:
         """Let no further copy start; the last one in progress, if any, reports the end."""
         with self._lock:
-            arriving = self._arriving.get((writer, attempt))
+            arriving = self._arriving.get((writer, handoff))
             if arriving is None:
                 return
             arriving.stopped = True
@@ -226,22 +227,22 @@ class RayReceiver:
         self._report(arriving, ended)
 
     def _take_if_ended(self, arriving: _Arriving) -> bool:
-        """With the lock: forget an attempt that has ended; True for the one caller that is to report it."""
-        if not arriving.ended or self._arriving.get((arriving.writer, arriving.attempt)) is not arriving:
+        """With the lock: forget a hand-off that has ended; True for the one caller that is to report it."""
+        if not arriving.ended or self._arriving.get((arriving.writer, arriving.handoff)) is not arriving:
             return False
-        del self._arriving[arriving.writer, arriving.attempt]
+        del self._arriving[arriving.writer, arriving.handoff]
         return True
 
     def _report(self, arriving: _Arriving, ended: bool) -> None:
         if not ended:
             return
         if arriving.stopped or arriving.last_word is None:
-            self._events.stopped(arriving.writer, arriving.attempt)
+            self._events.stopped(arriving.writer, arriving.handoff)
             return
         _, checksums = arriving.last_word
         try:
-            self._events.written(arriving.writer, arriving.attempt, arriving.num_blocks, checksums)
+            self._events.written(arriving.writer, arriving.handoff, arriving.num_blocks, checksums)
         except Exception:
             # Forgotten here already: no later end of the pair would free its blocks.
-            self._events.stopped(arriving.writer, arriving.attempt)
+            self._events.stopped(arriving.writer, arriving.handoff)
             raise

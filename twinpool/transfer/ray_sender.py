@@ -24,6 +24,7 @@ from twinpool.kv.storage import KvStorage
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffRefused, SenderEvents
 from twinpool.transfer.ray_receiver import STOPPED
+from twinpool.types import HandoffId
 
 log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S = 30.0
@@ -32,8 +33,8 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
-class _Handoff:
-    """One attempt. num_blocks: reserved for it; 0 until its `begin` is accepted."""
+class _Sending:
+    """One hand-off. num_blocks: reserved for it; 0 until its `begin` is accepted."""
 
     num_blocks: int = 0
     num_pushes: int = 0
@@ -45,7 +46,7 @@ class _Word:
     """One call to make. chunk: blocks to put into the store and pass as the last argument."""
 
     name: str
-    attempt: str
+    handoff: HandoffId
     arguments: tuple[Any, ...] = ()
     chunk: np.ndarray[Any, Any] | None = None
 
@@ -68,10 +69,10 @@ class RaySender:
         self._events = events
         self._checksum = checksum
         self._lock = threading.Lock()
-        self._handoffs: dict[str, _Handoff] = {}
+        self._sending: dict[HandoffId, _Sending] = {}
         self._over = False
         self._words: queue.SimpleQueue[_Word | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[str, str, Any] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[str, HandoffId, Any] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=run, name=f"handoff-to-{decode}", daemon=True)
             for run in (self._speak, self._collect)
@@ -79,48 +80,48 @@ class RaySender:
         for thread in self._threads:
             thread.start()
 
-    def begin(self, attempt: str) -> None:
+    def begin(self, handoff: HandoffId) -> None:
         with self._lock:
             if self._over:
                 return
-            self._handoffs[attempt] = _Handoff()
-        self._words.put(_Word("begin", attempt))
+            self._sending[handoff] = _Sending()
+        self._words.put(_Word("begin", handoff))
 
-    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
-        handoff = self._handoffs.get(attempt)
-        if handoff is None:
+    def push(self, handoff: HandoffId, source_blocks: Sequence[int], first: int) -> bool:
+        sending = self._sending.get(handoff)
+        if sending is None:
             return False
-        if first + len(source_blocks) > handoff.num_blocks:
-            raise ValueError(f"attempt {attempt} reserved {handoff.num_blocks} blocks and has more")
+        if first + len(source_blocks) > sending.num_blocks:
+            raise ValueError(f"hand-off {handoff} reserved {sending.num_blocks} blocks and has more")
         # Indexing copies: the blocks may be freed before the chunk has gone out.
         chunk = self._source.block_bytes_view()[torch.tensor(source_blocks)].numpy()
         if self._checksum:
             for index, block in enumerate(source_blocks, first):
-                handoff.checksums[index] = self._source.block_checksum(block)
-        handoff.num_pushes += 1
-        self._words.put(_Word("push", attempt, (first,), chunk))
+                sending.checksums[index] = self._source.block_checksum(block)
+        sending.num_pushes += 1
+        self._words.put(_Word("push", handoff, (first,), chunk))
         return True
 
-    def renew(self, attempt: str) -> None:
-        if attempt in self._handoffs:
-            self._words.put(_Word("renew", attempt))
+    def renew(self, handoff: HandoffId) -> None:
+        if handoff in self._sending:
+            self._words.put(_Word("renew", handoff))
 
-    def written(self, attempt: str) -> bool:
+    def written(self, handoff: HandoffId) -> bool:
         with self._lock:
-            handoff = self._handoffs.pop(attempt, None)
-        if handoff is None:
+            sending = self._sending.pop(handoff, None)
+        if sending is None:
             return False
-        checksums = [handoff.checksums[index] for index in sorted(handoff.checksums)]
-        self._words.put(_Word("written", attempt, (handoff.num_pushes, checksums)))
+        checksums = [sending.checksums[index] for index in sorted(sending.checksums)]
+        self._words.put(_Word("written", handoff, (sending.num_pushes, checksums)))
         return True
 
-    def stopped(self, attempt: str) -> None:
+    def stopped(self, handoff: HandoffId) -> None:
         with self._lock:
-            handoff = self._handoffs.pop(attempt, None)
+            sending = self._sending.pop(handoff, None)
             # Before the answer to `begin` it might overtake it; then that answer's hearer says it.
-            is_open = handoff is not None and handoff.num_blocks > 0
+            is_open = sending is not None and sending.num_blocks > 0
         if is_open:
-            self._words.put(_Word("stopped", attempt))
+            self._words.put(_Word("stopped", handoff))
 
     def close(self) -> None:
         self._end()
@@ -132,7 +133,7 @@ class RaySender:
         """Take no more words; False if that was so before."""
         with self._lock:
             first, self._over = not self._over, True
-            self._handoffs.clear()
+            self._sending.clear()
         self._words.put(None)
         return first
 
@@ -144,7 +145,7 @@ class RaySender:
     def _speak(self) -> None:
         try:
             while (word := self._words.get()) is not None:
-                self._answers.put((word.name, word.attempt, self._call(word)))
+                self._answers.put((word.name, word.handoff, self._call(word)))
         except Exception as error:
             log.exception("hand-off to %s", self._decode)
             self._break(error)
@@ -157,42 +158,42 @@ class RaySender:
     def _call(self, word: _Word) -> Any:
         """Make a call; the reference to its answer."""
         if word.chunk is None:
-            return self._actor.hear_sender.remote(word.name, self._pair, word.attempt, *word.arguments)
+            return self._actor.hear_sender.remote(word.name, self._pair, word.handoff, *word.arguments)
         stored = [ray.put(word.chunk)]
-        return self._actor.take_chunk.remote(self._pair, word.attempt, *word.arguments, stored)
+        return self._actor.take_chunk.remote(self._pair, word.handoff, *word.arguments, stored)
 
     def _collect(self) -> None:
         try:
             while (asked := self._answers.get()) is not None:
-                word, attempt, reference = asked
-                self._hear(word, attempt, ray.get(reference, timeout=ANSWER_TIMEOUT_S))
+                word, handoff, reference = asked
+                self._hear(word, handoff, ray.get(reference, timeout=ANSWER_TIMEOUT_S))
         except ray.exceptions.RayError as error:
             self._break(error)
         except Exception as error:
             log.exception("hand-off to %s", self._decode)
             self._break(error)
 
-    def _hear(self, word: str, attempt: str, answer: Any) -> None:
+    def _hear(self, word: str, handoff: HandoffId, answer: Any) -> None:
         if word == "begin" and answer:
-            self._begun(attempt, *answer)
-        elif word == "begin" and self._forget(attempt):
-            self._events.refused(attempt)
-        elif word in ("push", "renew") and answer == STOPPED and self._forget(attempt):
-            self._events.stop_requested(attempt)
+            self._begun(handoff, *answer)
+        elif word == "begin" and self._forget(handoff):
+            self._events.refused(handoff)
+        elif word in ("push", "renew") and answer == STOPPED and self._forget(handoff):
+            self._events.stop_requested(handoff)
 
-    def _begun(self, attempt: str, num_blocks: int, num_shared: int) -> None:
+    def _begun(self, handoff: HandoffId, num_blocks: int, num_shared: int) -> None:
         with self._lock:
-            handoff = self._handoffs.get(attempt)
-            if handoff is not None:
-                handoff.num_blocks = num_blocks
-        if handoff is not None:
-            self._events.accepted(attempt, num_shared)
+            sending = self._sending.get(handoff)
+            if sending is not None:
+                sending.num_blocks = num_blocks
+        if sending is not None:
+            self._events.accepted(handoff, num_shared)
         else:
-            self._words.put(_Word("stopped", attempt))
+            self._words.put(_Word("stopped", handoff))
 
-    def _forget(self, attempt: str) -> bool:
+    def _forget(self, handoff: HandoffId) -> bool:
         with self._lock:
-            return self._handoffs.pop(attempt, None) is not None
+            return self._sending.pop(handoff, None) is not None
 
 
 def connect_ray(

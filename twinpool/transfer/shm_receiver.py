@@ -14,12 +14,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from twinpool.transfer.framing import bound_sends, receive_frame, send_frame
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffRefused, ReceiverEvents
+from twinpool.types import HandoffId
 from twinpool.worker.threads import WorkerThreads
 
 log = logging.getLogger(__name__)
@@ -63,11 +64,11 @@ class ShmReceiver:
         self._acceptor.add("handoff-accept", self._accept)
         self._acceptor.start()
 
-    def stop(self, writer: str, attempt: str) -> None:
+    def stop(self, writer: str, handoff: HandoffId) -> None:
         with self._lock:
             connection = self._joined.get(writer)
         if connection is not None:
-            connection.send({"stop": attempt})
+            connection.send({"stop": handoff})
 
     def close(self) -> None:
         """End all connections; returns once they have ended, or after CLOSE_TIMEOUT_S."""
@@ -180,20 +181,20 @@ class ShmReceiver:
 
     def _hear(self, writer: str, connection: _Connection, message: dict[str, Any]) -> None:
         if "begin" in message:
-            attempt = str(message["begin"])
-            opened = self._events.begin(writer, attempt)
+            handoff = HandoffId(str(message["begin"]))
+            opened = self._events.begin(writer, handoff)
             if opened is None:
-                connection.send({"refused": attempt})
+                connection.send({"refused": handoff})
             else:
-                accepted = {"accepted": attempt, "blocks": opened.blocks, "num_shared": opened.num_shared}
+                accepted = {"accepted": handoff, "blocks": opened.blocks, "num_shared": opened.num_shared}
                 connection.send(accepted)
         elif "progress" in message:
-            self._events.progress(writer, str(message["progress"]))
+            self._events.progress(writer, HandoffId(str(message["progress"])))
         elif "written" in message:
-            checksums: Sequence[int] = message["checksums"]
-            self._events.written(writer, str(message["written"]), int(message["blocks"]), checksums)
+            handoff, checksums = HandoffId(str(message["written"])), message["checksums"]
+            self._events.written(writer, handoff, int(message["blocks"]), checksums)
         elif "stopped" in message:
-            self._events.stopped(writer, str(message["stopped"]))
+            self._events.stopped(writer, HandoffId(str(message["stopped"])))
 
 
 class _Connection:

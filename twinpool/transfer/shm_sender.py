@@ -1,7 +1,7 @@
 """The sender of the `shm` transport: writes straight into the decode worker's reserved blocks.
 
 The decode pool is mapped into this process; a UNIX socket carries the words (`twinpool.transfer.port`).
-Every copy runs under its attempt's lock and checks there that the attempt has not ended, so `stopped`
+Every copy runs under its hand-off's lock and checks there that the hand-off has not ended, so `stopped`
 waits for a copy in progress and for nothing else, and no byte follows it.
 """
 
@@ -27,6 +27,7 @@ from twinpool.transfer.framing import (
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffRefused, SenderEvents
 from twinpool.transfer.shared_memory import map_shared
+from twinpool.types import HandoffId
 
 log = logging.getLogger(__name__)
 SEND_TIMEOUT_S = 2.0
@@ -34,8 +35,8 @@ SEND_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
-class _Handoff:
-    """One attempt on this connection. ended: its last word is said; no copy may start."""
+class _Sending:
+    """One hand-off on this connection. ended: its last word is said; no copy may start."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     targets: tuple[int, ...] = ()
@@ -65,50 +66,50 @@ class ShmSender:
         self._events = events
         self._checksum = checksum
         self._send_lock = threading.Lock()
-        self._handoffs: dict[str, _Handoff] = {}
+        self._sending: dict[HandoffId, _Sending] = {}
         self._closed = False
         # Nothing may be said, and no copy may start, any more: set before the socket is closed.
         self._over = False
         self._reader = threading.Thread(target=self._read, name=f"handoff-to-{decode}", daemon=True)
         self._reader.start()
 
-    def begin(self, attempt: str) -> None:
-        self._handoffs[attempt] = _Handoff()
-        self._send({"begin": attempt})
+    def begin(self, handoff: HandoffId) -> None:
+        self._sending[handoff] = _Sending()
+        self._send({"begin": handoff})
 
-    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
-        handoff = self._handoffs.get(attempt)
-        if handoff is None:
+    def push(self, handoff: HandoffId, source_blocks: Sequence[int], first: int) -> bool:
+        sending = self._sending.get(handoff)
+        if sending is None:
             return False
-        with handoff.lock:
-            if handoff.ended or self._over:
+        with sending.lock:
+            if sending.ended or self._over:
                 return False
-            targets = handoff.targets[first : first + len(source_blocks)]
+            targets = sending.targets[first : first + len(source_blocks)]
             if len(targets) < len(source_blocks):
-                raise ValueError(f"attempt {attempt} reserved {len(handoff.targets)} blocks and has more")
+                raise ValueError(f"hand-off {handoff} reserved {len(sending.targets)} blocks and has more")
             copy_blocks(self._source, source_blocks, self._target, targets)
-            handoff.num_pushed += len(source_blocks)
+            sending.num_pushed += len(source_blocks)
             if self._checksum:
                 for index, block in enumerate(source_blocks, first):
-                    handoff.checksums[index] = self._source.block_checksum(block)
-            return self._send({"progress": attempt})
+                    sending.checksums[index] = self._source.block_checksum(block)
+            return self._send({"progress": handoff})
 
-    def renew(self, attempt: str) -> None:
-        if attempt in self._handoffs:
-            self._send({"progress": attempt})
+    def renew(self, handoff: HandoffId) -> None:
+        if handoff in self._sending:
+            self._send({"progress": handoff})
 
-    def written(self, attempt: str) -> bool:
-        handoff = self._handoffs.get(attempt)
-        if handoff is None:
+    def written(self, handoff: HandoffId) -> bool:
+        sending = self._sending.get(handoff)
+        if sending is None:
             return False
-        checksums = [handoff.checksums[index] for index in sorted(handoff.checksums)]
-        last_word = {"written": attempt, "blocks": handoff.num_pushed, "checksums": checksums}
-        return self._end(attempt, handoff, last_word)
+        checksums = [sending.checksums[index] for index in sorted(sending.checksums)]
+        last_word = {"written": handoff, "blocks": sending.num_pushed, "checksums": checksums}
+        return self._end(handoff, sending, last_word)
 
-    def stopped(self, attempt: str) -> None:
-        handoff = self._handoffs.get(attempt)
-        if handoff is not None:
-            self._end(attempt, handoff, {"stopped": attempt})
+    def stopped(self, handoff: HandoffId) -> None:
+        sending = self._sending.get(handoff)
+        if sending is not None:
+            self._end(handoff, sending, {"stopped": handoff})
 
     def close(self) -> None:
         self._closed = True
@@ -118,23 +119,23 @@ class ShmSender:
         if threading.current_thread() is not self._reader:
             self._reader.join(SEND_TIMEOUT_S)
 
-    def _end(self, attempt: str, handoff: _Handoff, last_word: dict[str, Any]) -> bool:
-        """Say an attempt's last word; False if that was said before, or cannot be said any more."""
-        with handoff.lock:
-            if handoff.ended:
+    def _end(self, handoff: HandoffId, sending: _Sending, last_word: dict[str, Any]) -> bool:
+        """Say a hand-off's last word; False if that was said before, or cannot be said any more."""
+        with sending.lock:
+            if sending.ended:
                 return False
-            handoff.ended = True
+            sending.ended = True
             said = self._send(last_word)
-        self._handoffs.pop(attempt, None)
+        self._sending.pop(handoff, None)
         return said
 
     def _end_all(self) -> None:
         """Let no copy start any more, and wait for those in progress."""
         self._over = True
-        for attempt, handoff in list(self._handoffs.items()):
-            with handoff.lock:
-                handoff.ended = True
-            self._handoffs.pop(attempt, None)
+        for handoff, sending in list(self._sending.items()):
+            with sending.lock:
+                sending.ended = True
+            self._sending.pop(handoff, None)
 
     def _send(self, message: dict[str, Any]) -> bool:
         """Whether the message went out. If not, the reader ends the connection and reports it."""
@@ -146,7 +147,7 @@ class ShmSender:
             except OSError as error:
                 log.warning("hand-off connection to %s: %s", self._decode, error)
                 self._over = True
-                # Wakes our reader and tells the receiver nothing: another attempt's copy may be in progress,
+                # Wakes our reader and tells the receiver nothing: another hand-off's copy may be in progress,
                 # and the receiver takes the connection's end as proof that there is none.
                 with contextlib.suppress(OSError):
                     self._sock.shutdown(socket.SHUT_RD)
@@ -174,20 +175,20 @@ class ShmSender:
 
     def _hear(self, message: dict[str, Any]) -> None:
         if "accepted" in message:
-            attempt = str(message["accepted"])
-            handoff = self._handoffs.get(attempt)
-            if handoff is not None:
-                handoff.targets = tuple(message["blocks"])
-                self._events.accepted(attempt, int(message["num_shared"]))
+            handoff = HandoffId(str(message["accepted"]))
+            sending = self._sending.get(handoff)
+            if sending is not None:
+                sending.targets = tuple(message["blocks"])
+                self._events.accepted(handoff, int(message["num_shared"]))
         elif "refused" in message:
-            attempt = str(message["refused"])
-            self._handoffs.pop(attempt, None)
-            self._events.refused(attempt)
+            handoff = HandoffId(str(message["refused"]))
+            self._sending.pop(handoff, None)
+            self._events.refused(handoff)
         elif "stop" in message:
-            attempt = str(message["stop"])
-            handoff = self._handoffs.get(attempt)
-            if handoff is not None and self._end(attempt, handoff, {"stopped": attempt}):
-                self._events.stop_requested(attempt)
+            handoff = HandoffId(str(message["stop"]))
+            sending = self._sending.get(handoff)
+            if sending is not None and self._end(handoff, sending, {"stopped": handoff}):
+                self._events.stop_requested(handoff)
 
 
 def connect_shm(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from twinpool.types import HandoffId
+
 
 @dataclass(frozen=True, slots=True)
 class Begin:
     """Ask a decode worker to write; answered by `Accepted`, `Ended` or `PairLost`."""
 
     decode: str
-    attempt: str
+    handoff: HandoffId
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class Renew:
     """Keep an accepted hand-off from expiring."""
 
     decode: str
-    attempt: str
+    handoff: HandoffId
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class GiveUp:
     """The last word of a hand-off that is not whole: nothing is copied after it."""
 
     decode: str
-    attempt: str
+    handoff: HandoffId
 
 
 HandoffWord = Begin | Renew | GiveUp
@@ -45,7 +47,7 @@ class Ending(StrEnum):
 class Accepted:
     """The decode worker opened the reservation; it has the first num_shared blocks already."""
 
-    attempt: str
+    handoff: HandoffId
     num_shared: int
 
 
@@ -53,7 +55,7 @@ class Accepted:
 class Ended:
     """The hand-off cannot go on."""
 
-    attempt: str
+    handoff: HandoffId
     ending: Ending
 
 

@@ -586,17 +586,19 @@ class BlockUsage(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
-class AttemptHolding(message.Message):
-    """What a worker holds of one attempt, which is one try of a choice."""
+class BlockHolding(message.Message):
+    """What one holder has of a worker's blocks."""
 
     DESCRIPTOR: descriptor.Descriptor
 
-    ATTEMPT_FIELD_NUMBER: builtins.int
+    HOLDER_FIELD_NUMBER: builtins.int
     STAGE_FIELD_NUMBER: builtins.int
     BLOCKS_FIELD_NUMBER: builtins.int
     AGE_S_FIELD_NUMBER: builtins.int
-    attempt: builtins.str
-    """The attempt."""
+    holder: builtins.str
+    """Its id. A hand-off, which is one reading of a prompt and the cache that comes of it; or an attempt, which is one try
+    of a choice, once that cache is there.
+    """
     stage: builtins.str
     """Where it is in its life on this worker, in one word."""
     blocks: builtins.int
@@ -606,14 +608,14 @@ class AttemptHolding(message.Message):
     def __init__(
         self,
         *,
-        attempt: builtins.str = ...,
+        holder: builtins.str = ...,
         stage: builtins.str = ...,
         blocks: builtins.int = ...,
         age_s: builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["age_s", b"age_s", "attempt", b"attempt", "blocks", b"blocks", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["age_s", b"age_s", "blocks", b"blocks", "holder", b"holder", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -646,8 +648,8 @@ class WorkerVerification(message.Message):
         """Blocks by owner."""
 
     @builtins.property
-    def held(self) -> containers.RepeatedCompositeFieldContainer[AttemptHolding]:
-        """One for each attempt that holds anything there."""
+    def held(self) -> containers.RepeatedCompositeFieldContainer[BlockHolding]:
+        """One for each hand-off or attempt that holds anything there."""
 
     @builtins.property
     def problems(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -662,7 +664,7 @@ class WorkerVerification(message.Message):
         answered: builtins.bool = ...,
         blocks_total: builtins.int = ...,
         blocks: BlockUsage | None = ...,
-        held: abc.Iterable[AttemptHolding] | None = ...,
+        held: abc.Iterable[BlockHolding] | None = ...,
         problems: abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["blocks", b"blocks"]  # noqa: Y015

@@ -61,8 +61,8 @@ class WorkerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Work(self, request_iterator, context):
-        """Attempts. Its end means that nobody wants them any more: the worker frees all that came over it. Opened by the
-        router that holds control.
+        """Hand-offs and attempts. Its end means that nobody wants them any more: the worker frees all that came over it.
+        Opened by the router that holds control.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

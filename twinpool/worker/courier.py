@@ -31,12 +31,12 @@ class Courier:
                 self._tell(PairLost(decode, f"no pair with {decode}"))
             case _ if sender is None:
                 pass  # whoever lost the pair has told the desk
-            case Begin(attempt=attempt):
-                sender.begin(attempt)
-            case Renew(attempt=attempt):
-                sender.renew(attempt)
-            case GiveUp(attempt=attempt):
-                sender.stopped(attempt)
+            case Begin(handoff=handoff):
+                sender.begin(handoff)
+            case Renew(handoff=handoff):
+                sender.renew(handoff)
+            case GiveUp(handoff=handoff):
+                sender.stopped(handoff)
 
     def copy(self, copy: Copy) -> CopyEnd:
         """Make a copy."""
@@ -44,10 +44,10 @@ class Courier:
         if sender is None:
             return CopyStopped(copy)
         try:
-            went = not copy.blocks or sender.push(copy.attempt, copy.blocks, copy.first)
-            went = went and (not copy.is_last or sender.written(copy.attempt))
+            went = not copy.blocks or sender.push(copy.handoff, copy.blocks, copy.first)
+            went = went and (not copy.is_last or sender.written(copy.handoff))
         except Exception as error:
-            about = {"attempt": copy.attempt}
-            log.exception("attempt %s: a copy of its cache failed", copy.attempt, extra=about)
+            about = {"handoff": copy.handoff}
+            log.exception("hand-off %s: a copy of its cache failed", copy.handoff, extra=about)
             return CopyFailed(copy, type(error).__name__)
         return Copied(copy) if went else CopyStopped(copy)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from twinpool.transfer.words import Begin, GiveUp
+from twinpool.types import HandoffId
 from twinpool.worker.turn import Copy
 
 
@@ -21,13 +22,13 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Handoff:
-    """attempt: of the reservation that is written.
+    """id: that of the reservation which is written.
 
     num_shared: blocks, from the first on, that were there before. num_copied: blocks behind those.
     """
 
     decode: str
-    attempt: str
+    id: HandoffId
     state: State = State.TO_BEGIN
     num_shared: int = 0
     num_copied: int = 0
@@ -42,7 +43,7 @@ class Handoff:
         if self.state is not State.TO_BEGIN:
             return []
         self.state = State.ASKED
-        return [Begin(self.decode, self.attempt)]
+        return [Begin(self.decode, self.id)]
 
     def accept(self, num_shared: int) -> None:
         """The decode worker takes copies, of all but the first num_shared blocks."""
@@ -52,10 +53,10 @@ class Handoff:
         """What is to be said to end it before it is whole, if it has begun."""
         begun = self.state in (State.ASKED, State.ACCEPTED)
         self.state = State.OVER
-        return [GiveUp(self.decode, self.attempt)] if begun else []
+        return [GiveUp(self.decode, self.id)] if begun else []
 
     def copy(self, blocks: Sequence[int], end: int, *, is_last: bool) -> Copy | None:
         """The copy of what is not there of blocks[:end], if it is taken. Only the last may be empty."""
         if self.state is not State.ACCEPTED or not (is_last or end > self.num_there):
             return None
-        return Copy(self.decode, self.attempt, blocks[self.num_there : end], self.num_copied, is_last)
+        return Copy(self.decode, self.id, blocks[self.num_there : end], self.num_copied, is_last)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from twinpool.engine.apart import Failed, step_apart
+from twinpool.types import HolderId
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.pulse import Pulse
 from twinpool.worker.turn import Desk, Hands, Stepped
@@ -25,6 +26,7 @@ IDLE_WAIT_S = 0.25
 Message = TypeVar("Message")
 Word = TypeVar("Word")
 Errand = TypeVar("Errand")
+Holder = TypeVar("Holder", bound=HolderId)
 Item = TypeVar("Item")
 
 
@@ -33,12 +35,12 @@ class Stop:
     """The worker leaves."""
 
 
-class Loop(Generic[Message, Word, Errand, Item]):
+class Loop(Generic[Message, Word, Errand, Holder, Item]):
     """All that reaches the desk comes by its inbox, but for the ends of its own turns. clock: the desk's."""
 
     def __init__(
         self,
-        desk: Desk[Message, Word, Errand, Item],
+        desk: Desk[Message, Word, Errand, Holder, Item],
         inbox: Inbox[Message | Stop],
         hands: Hands[Message, Word, Errand, Item],
         pulse: Pulse,
@@ -74,13 +76,12 @@ class Loop(Generic[Message, Word, Errand, Item]):
             self._desk.apply(self._step(turn.step))
         return bool(turn.errands or turn.step)
 
-    def _step(self, step: Mapping[str, Item]) -> Stepped[Item]:
+    def _step(self, step: Mapping[Holder, Item]) -> Stepped[Holder, Item]:
         started = self._clock()
         results = step_apart(self._hands.compute, list(step.values()), self._pulse.beat)
         self._pulse.step_s = self._clock() - started
         stepped = Stepped(step, results, self._pulse.step_s)
-        for attempt, _, result in stepped:
+        for holder, _, result in stepped:
             if isinstance(result, Failed):
-                about = {"attempt": attempt}
-                log.error("attempt %s: its step failed", attempt, exc_info=result.error, extra=about)
+                log.error("%s: its step failed", holder, exc_info=result.error, extra={"holder": holder})
         return stepped

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from twinpool.engine.apart import Failed
-from twinpool.types import Token
+from twinpool.types import HandoffId, HolderId, Token
 
+Holder = TypeVar("Holder", bound=HolderId)
 Item = TypeVar("Item")
 Item_contra = TypeVar("Item_contra", contravariant=True)
 Message_co = TypeVar("Message_co", covariant=True)
@@ -30,7 +31,7 @@ class Copy:
     """
 
     decode: str
-    attempt: str
+    handoff: HandoffId
     blocks: Sequence[int]
     first: int
     is_last: bool
@@ -62,36 +63,36 @@ CopyEnd = Copied | CopyStopped | CopyFailed
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Generic[Word_co, Errand_co, Item]):
+class Turn(Generic[Word_co, Errand_co, Holder, Item]):
     """What to do now. First the words are said, in order: what they let go of may be overwritten after them.
 
-    Then the errands are run, each one's end heard at once; or the step is computed, what each attempt has in
+    Then the errands are run, each one's end heard at once; or the step is computed, what each holder has in
     it, and applied. A turn has one of both at most, so that a step is made up by what came of the errands.
     """
 
     words: Sequence[Word_co] = ()
     errands: Sequence[Errand_co] = ()
-    step: Mapping[str, Item] = field(default_factory=dict)
+    step: Mapping[Holder, Item] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped(Generic[Item]):
+class Stepped(Generic[Holder, Item]):
     """What came of a step: of each of its items the token drawn, None where none was to be, or why it failed.
 
     step_s: seconds that it took.
     """
 
-    step: Mapping[str, Item]
+    step: Mapping[Holder, Item]
     results: Sequence[Token | Failed | None]
     step_s: float
 
-    def __iter__(self) -> Iterator[tuple[str, Item, Token | Failed | None]]:
-        """Attempts, with their items and results, in the step's order."""
-        for (attempt, item), result in zip(self.step.items(), self.results, strict=True):
-            yield attempt, item, result
+    def __iter__(self) -> Iterator[tuple[Holder, Item, Token | Failed | None]]:
+        """Holders, with their items and results, in the step's order."""
+        for (holder, item), result in zip(self.step.items(), self.results, strict=True):
+            yield holder, item, result
 
 
-class Desk(Protocol[Message_contra, Word_co, Errand_co, Item]):
+class Desk(Protocol[Message_contra, Word_co, Errand_co, Holder, Item]):
     """Owned by its loop's thread. now: seconds on one clock; no decision depends on another.
 
     Messages are what others say, and how errands end.
@@ -101,11 +102,11 @@ class Desk(Protocol[Message_contra, Word_co, Errand_co, Item]):
         """Take in a message."""
         ...
 
-    def plan(self, now: float) -> Turn[Word_co, Errand_co, Item]:
+    def plan(self, now: float) -> Turn[Word_co, Errand_co, Holder, Item]:
         """Decide what is done next. An empty turn stays empty until something is heard, or time passes."""
         ...
 
-    def apply(self, stepped: Stepped[Item]) -> None:
+    def apply(self, stepped: Stepped[Holder, Item]) -> None:
         """Take in what came of the planned step."""
         ...
 

@@ -140,9 +140,7 @@ def _verified_worker(worker: VerifiedWorker) -> pb.WorkerVerification:
             quarantined=blocks.quarantined,
         ),
         held=[
-            pb.AttemptHolding(
-                attempt=held.attempt, stage=held.stage, blocks=held.num_blocks, age_s=held.age_s
-            )
+            pb.BlockHolding(holder=held.holder, stage=held.stage, blocks=held.num_blocks, age_s=held.age_s)
             for held in worker.held
         ],
         problems=worker.problems,

@@ -165,7 +165,7 @@ class FakeOperations(OperationsServicer):
                     answered=True,
                     blocks_total=100,
                     blocks=ops.BlockUsage(free=87, reserved=2, rows=5, cached=4, quarantined=2),
-                    held=[ops.AttemptHolding(attempt="try-1", stage="admitted", blocks=5, age_s=1.5)],
+                    held=[ops.BlockHolding(holder="try-1", stage="admitted", blocks=5, age_s=1.5)],
                 )
             ],
         )

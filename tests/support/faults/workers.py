@@ -17,7 +17,7 @@ from twinpool.serving.launcher import Builders
 from twinpool.session.messages import Command, FirstToken, JoinPair, Prefill, Reserve, RowToken
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffSender, SenderEvents
-from twinpool.types import Pool
+from twinpool.types import HandoffId, Pool
 from twinpool.worker.actor import Worker
 from twinpool.worker.spec import WorkerSpec
 
@@ -44,13 +44,14 @@ def build_watched_prefill_worker(folder: Path, spec: WorkerSpec) -> Worker:
 
     def received(command: Command) -> None:
         if isinstance(command, Prefill):
-            watch.expect(command.attempt, len(command.prompt_ids) + len(command.output_ids))
-            watch(Point.RECEIVED, command.attempt)
+            for holder in (command.handoff, *(attempt.id for attempt in command.attempts)):
+                watch.expect(holder, len(command.prompt_ids) + len(command.output_ids))
+            watch(Point.RECEIVED, command.handoff)
 
-    def leased(lease: Lease | None, attempt: str, *_: object) -> None:
+    def leased(lease: Lease | None, holder: str, *_: object) -> None:
         if lease is not None:
-            owner_of_block.update(dict.fromkeys(lease.blocks, attempt))
-            watch(Point.PICKED, attempt)
+            owner_of_block.update(dict.fromkeys(lease.blocks, holder))
+            watch(Point.PICKED, holder)
 
     def step(point: Point, chunks: Sequence[Any]) -> None:
         for chunk in chunks:
@@ -82,11 +83,12 @@ def build_watched_decode_worker(folder: Path, spec: WorkerSpec) -> Worker:
     custody = worker.custody
 
     def reserving(command: Reserve) -> None:
-        watch.expect(command.attempt, command.num_tokens - reservation_tokens(0))
+        for holder in (command.handoff, *command.attempts):
+            watch.expect(holder, command.num_tokens - reservation_tokens(0))
 
     def reserved(_: None, command: Reserve) -> None:
-        if custody._held.stage(command.attempt) is not None:
-            watch(Point.RESERVED, command.attempt)
+        if custody._held.stage(command.handoff) is not None:
+            watch(Point.RESERVED, command.handoff)
 
     def entered(_: None, row: Row) -> None:
         watch(Point.ADMITTED, row.attempt)
@@ -99,8 +101,8 @@ def build_watched_decode_worker(folder: Path, spec: WorkerSpec) -> Worker:
 
     _before(custody, "reserve", reserving)
     _after(custody, "reserve", reserved)
-    _before(custody, "begin", lambda writer, attempt: watch(Point.BEGIN, attempt))
-    _before(custody, "written", lambda writer, attempt, *_: watch(Point.WRITTEN, attempt))
+    _before(custody, "begin", lambda writer, handoff: watch(Point.BEGIN, handoff))
+    _before(custody, "written", lambda writer, handoff, *_: watch(Point.WRITTEN, handoff))
     _after(worker.desk._batch, "enter", entered)
     _before(custody, "report_step", stepped)
     _before(custody, "evict", lambda attempt, *_: watch(Point.EVICTED, attempt))
@@ -109,17 +111,17 @@ def build_watched_decode_worker(folder: Path, spec: WorkerSpec) -> Worker:
 
 
 class _Copies:
-    """The `shm` sender's copies, each in two halves. attempt: whose blocks are copied now."""
+    """The `shm` sender's copies, each in two halves. handoff: whose blocks are copied now."""
 
     def __init__(self, watch: Watch, copy: Callable[..., None]) -> None:
-        self.attempt = ""
+        self.handoff = ""
         self._watch = watch
         self._copy = copy
 
     def copy_in_halves(self, src: Any, src_ids: Sequence[int], dst: Any, dst_ids: Sequence[int]) -> None:
         half = len(src_ids) // 2
         self._copy(src, src_ids[:half], dst, dst_ids[:half])
-        self._watch(Point.COPYING, self.attempt)
+        self._watch(Point.COPYING, self.handoff)
         self._copy(src, src_ids[half:], dst, dst_ids[half:])
 
 
@@ -130,7 +132,7 @@ def _copy_in_halves(receiver: Any, watch: Watch) -> None:
     def copy_in_halves(arriving: Any, first: int, chunk: Any) -> None:
         half = len(chunk) // 2
         copy(arriving, first, chunk[:half])
-        watch(Point.COPYING, arriving.attempt)
+        watch(Point.COPYING, arriving.handoff)
         copy(arriving, first + half, chunk[half:])
 
     receiver._copy = copy_in_halves
@@ -160,18 +162,18 @@ class _WatchedSender:
         self._watch = watch
         self._copies = copies
 
-    def begin(self, attempt: str) -> None:
-        self._sender.begin(attempt)
-        self._watch(Point.OFFERED, attempt)
+    def begin(self, handoff: HandoffId) -> None:
+        self._sender.begin(handoff)
+        self._watch(Point.OFFERED, handoff)
 
-    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
-        self._copies.attempt = attempt
-        self._watch(Point.PUSH, attempt)
-        return self._sender.push(attempt, source_blocks, first)
+    def push(self, handoff: HandoffId, source_blocks: Sequence[int], first: int) -> bool:
+        self._copies.handoff = handoff
+        self._watch(Point.PUSH, handoff)
+        return self._sender.push(handoff, source_blocks, first)
 
-    def written(self, attempt: str) -> bool:
-        self._watch(Point.COPY_ENDED, attempt)
-        return self._sender.written(attempt)
+    def written(self, handoff: HandoffId) -> bool:
+        self._watch(Point.COPY_ENDED, handoff)
+        return self._sender.written(handoff)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sender, name)

@@ -8,7 +8,7 @@ from router.scheduling.commands import Drained, SchedulerSaid
 from router.scheduling.events import Drain
 from router.scheduling.happenings import MoveEnded
 from router.scheduling.phases import Phase
-from tests.support.router.small_fleet import SmallFleet, reserved, sent
+from tests.support.router.small_fleet import SmallFleet, attempt, handoff, reserved, sent
 from twinpool.session import messages as m
 
 GRACE_S = 10.0
@@ -50,7 +50,7 @@ def draining(*, decode: int = 2) -> SmallFleet:
 def reserving() -> SmallFleet:
     """And room is asked for at d1, as try-2."""
     fleet = draining()
-    assert reserved(ticks(fleet)) == [("d1", "try-2")]
+    assert reserved(ticks(fleet)) == [("d1", handoff(2))]
     return fleet
 
 
@@ -59,15 +59,15 @@ def starts_to_move(fleet: SmallFleet) -> None:
     drains(fleet)
     ticks(fleet)
     joins(fleet)
-    assert reserved(ticks(fleet)) == [("d1", "try-2")]
+    assert reserved(ticks(fleet)) == [("d1", handoff(2))]
 
 
 def copying() -> SmallFleet:
     """And d0 copies the row."""
     fleet = reserving()
-    assert sent(fleet.grants("try-2", "d1")) == [m.MoveRow("try-1", "try-2", "d1-1")]
+    assert sent(fleet.grants(2, "d1")) == [m.MoveRow(attempt(1), handoff(2), "d1-1")]
     return fleet
 
 
 def moves(fleet: SmallFleet, position: int = 2) -> list[SchedulerSaid]:
-    return fleet.says("d0", m.RowMoved("try-1", "try-2", position))
+    return fleet.says("d0", m.RowMoved(attempt(1), handoff(2), position))

@@ -10,8 +10,18 @@ from dataclasses import dataclass, field, replace
 from router.dispatch.submission import Sink
 from router.scheduling.values import Ending, Output, Request
 from twinpool.errors import DuplicateRequestId, InvalidRequest, StartFailed, UnknownWorker
-from twinpool.session.messages import BlockCounts, HeldAttempt, HeldStage, LoadReport
-from twinpool.types import FinishReason, ModelCard, Pool, ServedBy, Timing, Token, Usage, WorkerState
+from twinpool.session.messages import BlockCounts, HeldStage, Holding, LoadReport
+from twinpool.types import (
+    FinishReason,
+    HandoffId,
+    ModelCard,
+    Pool,
+    ServedBy,
+    Timing,
+    Token,
+    Usage,
+    WorkerState,
+)
 from twinpool.views import Hop, PairCheck, PairView, Snapshot, Verification, VerifiedWorker, WorkerView
 
 BOS, EOS = 256, 257
@@ -47,8 +57,8 @@ VERIFIED = Verification(
             200,
             True,
             BlockCounts(150, 8, 30, 7, 5),
-            (HeldAttempt("try-1", HeldStage.WRITING, 8, 0.5),),
-            ("it holds try-1, which the scheduler does not know",),
+            (Holding(HandoffId("h-1"), HeldStage.WRITING, 8, 0.5),),
+            ("it holds h-1, which the scheduler does not know",),
         ),
         VerifiedWorker("prefill-0", Pool.PREFILL, "p-1", 100, False, BlockCounts(), (), ("no answer",)),
     ),

@@ -18,13 +18,14 @@ from router.scheduling.events import (
     WorkerUp,
 )
 from router.scheduling.happenings import HandoffEnded, Happening, MoveEnded, SetBack
+from router.scheduling.ids import Ids
 from router.scheduling.phases import Phase, Setback
 from router.scheduling.requests import Choice
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from router.scheduling.values import Output, Request
 from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
-from twinpool.types import FinishReason, HandoffEndpoint, Pool, Token
+from twinpool.types import AttemptId, FinishReason, HandoffEndpoint, HandoffId, HolderId, Pool, Token
 
 BLOCK_SIZE = 4
 LIMITS = SchedulerLimits(
@@ -53,6 +54,24 @@ def request(
     return Request(request_id, prompt_ids, SamplingParams(max_tokens, seed=5), pair, timeout_s, waited_s)
 
 
+EPOCH = "small"
+
+
+def attempt(number: int) -> AttemptId:
+    """The nth attempt of all."""
+    return AttemptId(f"{EPOCH}-a{number}")
+
+
+def handoff(number: int) -> HandoffId:
+    """The nth hand-off of all."""
+    return HandoffId(f"{EPOCH}-h{number}")
+
+
+def number_of(handoff_id: HandoffId) -> int:
+    """Which of all hand-offs it is."""
+    return int(handoff_id.removeprefix(f"{EPOCH}-h"))
+
+
 class SmallFleet:
     """The scheduler and what it has last decided.
 
@@ -69,8 +88,8 @@ class SmallFleet:
         limits: SchedulerLimits = LIMITS,
         joined: bool = True,
     ) -> None:
-        attempts = (f"try-{number}" for number in itertools.count(1))
-        self.scheduler = Scheduler(limits, new_attempt=lambda: next(attempts))
+        self.scheduler = Scheduler(limits, Ids(EPOCH))
+        self._admitted: set[AttemptId] = set()
         self.listeners: list[Callable[[SchedulerSaid, float], None]] = []
         self.now = 100.0
         self.blocks = blocks
@@ -86,6 +105,7 @@ class SmallFleet:
     def feed(self, event: SchedulerEvent) -> list[SchedulerSaid]:
         """What the scheduler decides on this event now; what it only tells of, listeners hear."""
         all_said = self.scheduler.handle(event, self.now)
+        self._admitted |= {each.attempt for each in sent(all_said) if isinstance(each, m.Admit)}
         for said in all_said:
             for hear in self.listeners:
                 hear(said, self.now)
@@ -131,45 +151,51 @@ class SmallFleet:
         self.says(prefill_id, m.PairJoined(decode, "shm"))
         self.feed(PairProven(prefill, decode))
 
-    # One request's words.
+    # One request's words: those of its nth try, which has a hand-off of its own.
 
-    def grants(self, attempt: str = "try-1", worker_id: str = "d0") -> list[SchedulerSaid]:
-        return self.says(worker_id, m.Granted(attempt, self.loads[worker_id]))
+    def holder(self, number: int) -> HolderId:
+        """Who holds a try's blocks on the decode worker: its attempt, once admitted."""
+        return attempt(number) if attempt(number) in self._admitted else handoff(number)
 
-    def refuses(self, attempt: str = "try-1", worker_id: str = "d0", *, free: int) -> list[SchedulerSaid]:
+    def grants(self, number: int = 1, worker_id: str = "d0") -> list[SchedulerSaid]:
+        return self.says(worker_id, m.Granted(handoff(number), self.loads[worker_id]))
+
+    def refuses(self, number: int = 1, worker_id: str = "d0", *, free: int) -> list[SchedulerSaid]:
         self.loads[worker_id] = m.LoadReport(blocks_free=free)
-        return self.says(worker_id, m.Refused(attempt, self.loads[worker_id]))
+        return self.says(worker_id, m.Refused(handoff(number), self.loads[worker_id]))
 
     def reads(
         self,
         token: int = 21,
         reason: FinishReason | None = None,
         *,
-        attempt: str = "try-1",
+        number: int = 1,
         position: int = 0,
         worker_id: str = "p0",
     ) -> list[SchedulerSaid]:
         """A prompt is read: its first token."""
-        return self.says(worker_id, m.FirstToken(attempt, position, Token(token), reason, len(PROMPT)))
+        return self.says(
+            worker_id, m.FirstToken(attempt(number), position, Token(token), reason, len(PROMPT))
+        )
 
     def prefill_ends(
-        self, outcome: m.PrefillOutcome, attempt: str = "try-1", worker_id: str = "p0", detail: str = ""
+        self, outcome: m.PrefillOutcome, number: int = 1, worker_id: str = "p0", detail: str = ""
     ) -> list[SchedulerSaid]:
-        return self.says(worker_id, m.PrefillEnded(attempt, outcome, detail, self.loads[worker_id]))
+        return self.says(worker_id, m.PrefillEnded(handoff(number), outcome, detail, self.loads[worker_id]))
 
     def releases(
-        self, reason: m.ReleaseReason, attempt: str = "try-1", worker_id: str = "d0", detail: str = ""
+        self, reason: m.ReleaseReason, number: int = 1, worker_id: str = "d0", detail: str = ""
     ) -> list[SchedulerSaid]:
-        return self.says(worker_id, m.Released(attempt, reason, detail, self.loads[worker_id]))
+        return self.says(worker_id, m.Released(self.holder(number), reason, detail, self.loads[worker_id]))
 
-    def writes(self, attempt: str = "try-1", worker_id: str = "d0") -> list[SchedulerSaid]:
+    def writes(self, number: int = 1, worker_id: str = "d0") -> list[SchedulerSaid]:
         """A cache has come whole."""
-        return self.says(worker_id, m.Written(attempt, 4096, 0.1))
+        return self.says(worker_id, m.Written(handoff(number), 4096, 0.1))
 
     def steps(self, *tokens: m.RowToken, worker_id: str = "d0") -> list[SchedulerSaid]:
         return self.says(worker_id, m.StepDone(1, tokens, 0.01, self.loads[worker_id]))
 
-    def pauses(self, *attempts: str, worker_id: str = "d0") -> list[SchedulerSaid]:
+    def pauses(self, *attempts: AttemptId, worker_id: str = "d0") -> list[SchedulerSaid]:
         """Rows found no block."""
         return self.says(worker_id, m.RowsPaused(attempts, self.loads[worker_id]))
 
@@ -186,17 +212,16 @@ class SmallFleet:
 
     def decodes(self, name: str, number: int, *, worker_id: str = "d0", prefill_id: str = "p0") -> None:
         """A request arrives and comes into the decode batch, as attempt number so-and-so."""
-        attempt = f"try-{number}"
         self.arrives(request(name, max_tokens=9))
-        self.grants(attempt, worker_id)
-        self.reads(attempt=attempt, worker_id=prefill_id)
-        self.prefill_ends(m.PrefillOutcome.DONE, attempt, prefill_id)
-        self.writes(attempt, worker_id)
-        self.steps(m.RowToken(attempt, 1, Token(22), None), worker_id=worker_id)
+        self.grants(number, worker_id)
+        self.reads(number=number, worker_id=prefill_id)
+        self.prefill_ends(m.PrefillOutcome.DONE, number, prefill_id)
+        self.writes(number, worker_id)
+        self.steps(m.RowToken(attempt(number), 1, Token(22), None), worker_id=worker_id)
         assert self.phase(name) is Phase.DECODING
 
     def brings(self, phase: Phase, *, max_tokens: int = 4, timeout_s: float | None = None) -> None:
-        """Request r comes as far as this phase, as try-1 on p0 and d0; its token log is then 21, 22."""
+        """Request r comes as far as this phase, as the first try, on p0 and d0; its log is then 21, 22."""
         if phase is Phase.QUEUED:
             for pair in self.scheduler.fleet.pairs():
                 pair.proven = False
@@ -207,7 +232,7 @@ class SmallFleet:
             self.reads(21)
         if phase is Phase.DECODING:
             self.writes()
-            self.steps(m.RowToken("try-1", 1, Token(22), None))
+            self.steps(m.RowToken(attempt(1), 1, Token(22), None))
         assert self.phase() is phase
 
     def phase(self, request_id: str = "r") -> Phase | None:
@@ -247,10 +272,10 @@ def failures(commands: Sequence[SchedulerSaid]) -> dict[str, Exception]:
     return {each.request_id: each.error for each in commands if isinstance(each, Fail)}
 
 
-def reserved(commands: Sequence[SchedulerSaid]) -> list[tuple[str, str]]:
-    """(decode worker, attempt) of each reservation asked for."""
+def reserved(commands: Sequence[SchedulerSaid]) -> list[tuple[str, HandoffId]]:
+    """(decode worker, hand-off) of each reservation asked for."""
     return [
-        (each.worker_id, each.command.attempt)
+        (each.worker_id, each.command.handoff)
         for each in commands
         if isinstance(each, Send) and isinstance(each.command, m.Reserve)
     ]

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import cast
 
 from decode_worker.custody import Custody
-from decode_worker.desk import DecodeDesk, Errand, Message, Word
+from decode_worker.desk import DecodeDesk, Errand, Evict, Message, Word
 from decode_worker.hands import DecodeHands
 from tests.support.simulation.loop import BLOCK_SIZE, SimulatedLoop
-from tests.support.simulation.pairs import Connection
+from tests.support.simulation.pairs import NOBODY, Connection
 from tests.support.simulation.workers import EOS, Action, Worker, World
 from twinpool.config import HandoffConfig
 from twinpool.engine.batch import DecodeRow
@@ -18,7 +18,7 @@ from twinpool.engine.runner import Engine
 from twinpool.kv.layout import KvLayout
 from twinpool.session import messages as m
 from twinpool.transfer.words import PairWord
-from twinpool.types import Pool
+from twinpool.types import AttemptId, HandoffId, HolderId, Pool
 from twinpool.worker.courier import Courier
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.loop import Stop
@@ -39,7 +39,7 @@ class SimulatedDecode(Worker):
         self.connections: dict[str, Connection] = {}
         self.refuses_next = False
         inbox: Inbox[Message | Stop] = Inbox()
-        self._loop: SimulatedLoop[Message, Word, Errand, DecodeRow] = SimulatedLoop(inbox)
+        self._loop: SimulatedLoop[Message, Word, Errand, AttemptId, DecodeRow] = SimulatedLoop(inbox)
         self._desk = DecodeDesk(
             BLOCK_SIZE, max_rows=9, eos_token_ids=frozenset({EOS}), copied_per_step=COPIED_PER_STEP
         )
@@ -74,16 +74,16 @@ class SimulatedDecode(Worker):
 
     def obey(self, command: m.Command) -> None:
         match command:
-            case m.Reserve(attempt) if self.refuses_next:
+            case m.Reserve(handoff) if self.refuses_next:
                 self.refuses_next = False
-                self.publish(m.Refused(attempt, self.custody.load()))
+                self.publish(m.Refused(handoff, self.custody.load()))
             case m.Reserve():
                 self.custody.reserve(command)
             case m.Admit():
                 self.custody.admit(command)
-            case m.Drop(attempt):
-                if not self.custody.give_up(attempt):
-                    self._loop.post(m.Drop(attempt))
+            case m.Drop(holder):
+                if row := self.custody.give_up(holder):
+                    self._loop.post(Evict(row))
             case m.MoveRow():
                 self._loop.post(command)
             case m.JoinPair(decode):
@@ -110,39 +110,39 @@ class SimulatedDecode(Worker):
         if self._loop.due and not self.stopped:
             yield self._loop.turn
 
-    def stop(self, writer: str, attempt: str) -> None:
+    def stop(self, writer: str, handoff: HandoffId) -> None:
         """The custody wants a writer stopped."""
         if writer in self.connections:
-            self.connections[writer].answers.append(("stop", attempt, None))
+            self.connections[writer].answers.append(("stop", handoff, None))
 
     def close(self) -> None:
         raise AssertionError("nobody closes the receiver")
 
-    def drop(self, attempt: str) -> None:
-        self.obey(m.Drop(attempt))
+    def drop(self, holder: HolderId) -> None:
+        self.obey(m.Drop(holder))
 
     def die(self) -> None:
         if self.alive:
             super().die()
             for connection in self.connections.values():
-                connection.answers.append(("end", "", None))
+                connection.answers.append(("end", NOBODY, None))
 
     def hear(self, word: PairWord) -> None:
         self._loop.post(word)
 
     def _hear(self, writer: str) -> None:
         connection = self.connections[writer]
-        word, attempt, num_blocks = connection.words.popleft()
+        word, handoff, num_blocks = connection.words.popleft()
         match word:
             case "begin":
-                opened = self.custody.begin(writer, attempt)
-                connection.answers.append(("accepted" if opened else "refused", attempt, opened))
+                opened = self.custody.begin(writer, handoff)
+                connection.answers.append(("accepted" if opened else "refused", handoff, opened))
             case "progress":
-                self.custody.progress(writer, attempt)
+                self.custody.progress(writer, handoff)
             case "written":
-                self.custody.written(writer, attempt, num_blocks, ())
+                self.custody.written(writer, handoff, num_blocks, ())
             case "stopped":
-                self.custody.stopped(writer, attempt)
+                self.custody.stopped(writer, handoff)
             case "end":
                 del self.connections[writer]
                 self.custody.connection_ended(writer)

@@ -16,7 +16,7 @@ from tests.support.simulation.prefill import LIMITS
 from tests.support.simulation.witness import Watched
 from tests.support.simulation.workers import Worker
 from twinpool.session import messages as m
-from twinpool.types import Pool
+from twinpool.types import AttemptId, HandoffId, HolderId, Pool
 
 STOOD_STILL = (m.ReleaseReason.EXPIRED, m.ReleaseReason.NEVER_BEGUN, m.ReleaseReason.WRITER_GONE)
 
@@ -25,11 +25,11 @@ class FleetWitness:
     """What the router has heard of workers, and what they have been told.
 
     workers: those in seats, by id. decodes: incarnations of decode workers. watched: requests, by name.
-    attempts: the request of each that was ever made. prefilled: attempts that prefill workers were told to
-    read, and when.
+    requests: by each hand-off that was ever made, and each attempt. attempts: by hand-off, what it is for.
+    reserved and prefilled: hand-offs that workers were told to; prefilled: when.
     leaving: by worker, what it was told to drop and has not said to be gone. moved_at: by incarnation, when
-    the router last heard that it moves. draining: by incarnation, when its grace ends. moves: attempts that
-    rows move to; whether their copy was asked for. num_moving: those whose end has not been said.
+    the router last heard that it moves. draining: by incarnation, when its grace ends. moves: hand-offs by
+    which rows move; whether their copy was asked for. num_moving: those whose end has not been said.
     handing_off: requests with a hand-off whose end has not been said. holder: the choice that arrived first
     of those for which room is to be held. held: decode workers that may hold it.
     """
@@ -47,17 +47,18 @@ class FleetWitness:
         self.workers = workers
         self.decodes = decodes
         self.watched = watched
-        self.attempts: dict[str, Watched] = {}
-        self.reserved: set[str] = set()
-        self.prefilled: dict[str, float] = {}
-        self.admitted: set[str] = set()
+        self.requests: dict[HolderId, Watched] = {}
+        self.attempts: dict[HandoffId, tuple[AttemptId, ...]] = {}
+        self.reserved: set[HandoffId] = set()
+        self.prefilled: dict[HandoffId, float] = {}
+        self.admitted: set[AttemptId] = set()
         self.draining: dict[str, float] = {}
-        self.moves: dict[str, bool] = {}
+        self.moves: dict[HandoffId, bool] = {}
         self.num_moving = 0
         self.handing_off: set[str] = set()
         self.holder: Choice | None = None
         self.held: set[str] = set()
-        self.leaving: dict[str, set[str]] = {}
+        self.leaving: dict[str, set[HolderId]] = {}
         self.moved_at: dict[str, tuple[int, float]] = {}
         self.replacing: dict[str, tuple[Pool, float]] = {}
         self.ticked_at = 0.0
@@ -109,7 +110,7 @@ class FleetWitness:
             self.moved_at[event.incarnation] = (load.progress, now)
         worker = self.workers.get(event.worker_id)
         if isinstance(message, m.Released) and worker and worker.incarnation == event.incarnation:
-            self.leaving[event.worker_id].discard(message.attempt)
+            self.leaving[event.worker_id].discard(message.holder)
         if self.scheduler.fleet.by_incarnation(event.incarnation) is not None:
             self.hear_of_row(message)
         if isinstance(message, m.Released) and message.reason in STOOD_STILL:
@@ -120,11 +121,11 @@ class FleetWitness:
     def hear_of_row(self, message: m.Event) -> None:
         """An engine failed on a row alone; a decode worker's word of an attempt that is over is too late."""
         match message:
-            case m.PrefillEnded(attempt, m.PrefillOutcome.FAILED_ALONE):
-                self.attempts[attempt].row_failed.add(attempt)
-            case m.Released(attempt, m.ReleaseReason.FAILED_ALONE):
-                if attempt in {choice.attempt for choice in self.scheduler.choices}:
-                    self.attempts[attempt].row_failed.add(attempt)
+            case m.PrefillEnded(handoff, m.PrefillOutcome.FAILED_ALONE):
+                self.requests[handoff].row_failed.update(self.attempts[handoff])
+            case m.Released(holder, m.ReleaseReason.FAILED_ALONE):
+                current = {choice.attempt for choice in self.scheduler.choices}
+                self.requests[holder].row_failed.update(current & {holder})
             case _:
                 pass
 
@@ -132,14 +133,15 @@ class FleetWitness:
         """Time was lost, though nothing else: that may cost its request too."""
         for choice in self.scheduler.choices:
             queued = message.reason is m.ReleaseReason.NEVER_BEGUN and choice.phase is Phase.PREFILLING
-            if choice.attempt == message.attempt and not queued:
+            if choice.handoff and message.holder in (choice.attempt, choice.handoff.id) and not queued:
                 self.watched[choice.request_id].may_fail = True
 
     def hand_off_was_not_answered(self, message: m.PrefillEnded, now: float) -> None:
         """The same of a decode worker that is late with its answer, by more than a worker waits for it."""
         for choice in self.scheduler.choices:
-            waited_s = now - self.prefilled.get(message.attempt, now)
-            if choice.attempt == message.attempt and waited_s > LIMITS.accept_timeout_s:
+            waited_s = now - self.prefilled.get(message.handoff, now)
+            its_own = choice.handoff is not None and choice.handoff.id == message.handoff
+            if its_own and waited_s > LIMITS.accept_timeout_s:
                 self.watched[choice.request_id].may_fail = True
 
     # What the scheduler may say.
@@ -195,11 +197,10 @@ class FleetWitness:
         """A worker in service may be told this now. placed: gets the request, if this places one."""
         assert self.scheduler.fleet.worker(worker.worker_id) is not None
         match command:
-            case m.Reserve(attempt, num_tokens, writer):
+            case m.Reserve(handoff, attempts, num_tokens, writer):
                 assert self.takes_new(worker.incarnation)
-                assert attempt not in self.reserved | self.prefilled.keys()
-                self.reserved.add(attempt)
-                watched = self.watched_by_attempt(attempt)
+                watched = self.made(handoff, attempts)
+                self.reserved.add(handoff)
                 least = len(watched.request.prompt_ids) + len(watched.log) + 1
                 if writer in self.decodes:
                     assert writer in self.draining
@@ -208,18 +209,20 @@ class FleetWitness:
                         <= num_tokens
                         <= len(watched.request.prompt_ids) + watched.request.params.max_tokens
                     )
-                    self.moves[attempt] = False
+                    self.moves[handoff] = False
                     self.num_moving += 1
                 else:
                     assert self.takes_new(writer)
                     assert num_tokens == least
                     placed.append(watched)
-            case m.Prefill(attempt, decode=decode):
+            case m.Prefill(handoff, attempts, decode=decode):
                 assert not {worker.incarnation, decode} & set(self.draining)
-                assert attempt not in self.prefilled
-                assert (decode is not None) == (attempt in self.reserved)
-                self.prefilled[attempt] = now
-                watched = self.watched_by_attempt(attempt)
+                assert handoff not in self.prefilled
+                assert (decode is not None) == (handoff in self.reserved)
+                self.prefilled[handoff] = now
+                ids = tuple(attempt.id for attempt in attempts)
+                watched = self.requests[handoff] if decode else self.made(handoff, ids)
+                assert self.attempts[handoff] == ids
                 assert list(command.output_ids) == watched.log
                 watched.overtaken_at = None
                 if decode is None:
@@ -232,21 +235,34 @@ class FleetWitness:
                 assert decode not in self.draining
                 assert self.moves[to] is False
                 self.moves[to] = True
-            case m.Admit(attempt):
-                assert attempt in self.reserved
-                assert self.moves.get(attempt, attempt in self.prefilled)
+            case m.Admit(attempt, handoff):
+                assert handoff in self.reserved
+                assert attempt in self.attempts[handoff]
+                assert self.moves.get(handoff, handoff in self.prefilled)
                 assert attempt not in self.admitted
                 self.admitted.add(attempt)
-            case m.Drop(attempt):
-                self.leaving[worker.worker_id].add(attempt)
+            case m.Drop(holder):
+                assert holder in self.admitted or (holder in self.reserved and not self.is_admitted(holder))
+                self.leaving[worker.worker_id].add(holder)
 
-    def watched_by_attempt(self, attempt: str) -> Watched:
+    def made(self, handoff: HandoffId, attempts: tuple[AttemptId, ...]) -> Watched:
+        """A hand-off is new, and its attempts: the request that they are for."""
+        assert not {handoff, *attempts} & self.requests.keys()
         choices = self.scheduler.choices
-        held = (
-            choice for choice in choices if attempt in (choice.attempt, choice.move and choice.move.attempt)
+        ids = [(choice, {choice.attempt, choice.move and choice.move.attempt}) for choice in choices]
+        (request_id,) = {choice.request_id for choice, its in ids if its.intersection(attempts)}
+        self.attempts[handoff] = attempts
+        self.requests |= dict.fromkeys((handoff, *attempts), self.watched[request_id])
+        return self.requests[handoff]
+
+    def is_admitted(self, handoff: HolderId) -> bool:
+        """Whether a hand-off's attempts hold what it held."""
+        return any(
+            attempt in self.admitted
+            for each in self.attempts
+            if each == handoff
+            for attempt in self.attempts[each]
         )
-        watched = self.attempts[attempt] = self.watched[next(held).request_id]
-        return watched
 
     def check_rows_failed(self) -> None:
         """No engine gets a row on which two have failed."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from tests.support.simulation.pairs import Content, Memory
+from tests.support.simulation.pairs import NOBODY, Content, Memory
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
-from twinpool.types import Token
+from twinpool.types import HandoffId, HolderId, Token
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.loop import Loop, Stop
 from twinpool.worker.pulse import Pulse
@@ -17,6 +17,7 @@ BLOCK_SIZE = 2
 Message = TypeVar("Message")
 Word = TypeVar("Word")
 Errand = TypeVar("Errand")
+Holder = TypeVar("Holder", bound=HolderId)
 Item = TypeVar("Item")
 
 Model = Callable[[int, int], int]
@@ -27,7 +28,7 @@ class Poisoned(Exception):
     """Every engine fails to draw this token."""
 
 
-class SimulatedLoop(Generic[Message, Word, Errand, Item]):
+class SimulatedLoop(Generic[Message, Word, Errand, Holder, Item]):
     """due: whether a turn may do anything; an idle loop's wait ends with the time."""
 
     def __init__(self, inbox: Inbox[Message | Stop]) -> None:
@@ -37,7 +38,7 @@ class SimulatedLoop(Generic[Message, Word, Errand, Item]):
 
     def drive(
         self,
-        desk: Desk[Message, Word, Errand, Item],
+        desk: Desk[Message, Word, Errand, Holder, Item],
         hands: Hands[Message, Word, Errand, Item],
         pulse: Pulse,
         clock: Callable[[], float],
@@ -99,14 +100,14 @@ class InventedEngine:
         if chunk.start:
             self._cached(chunk.block_table, chunk.start)
         for index, token in enumerate(chunk.token_ids, chunk.start):
-            self._write(chunk.block_table, index, prompt, "")
+            self._write(chunk.block_table, index, prompt, NOBODY)
             assert token == self._model(prompt, index)
         assert chunk.sample is None or chunk.sample.position == chunk.start + len(chunk.token_ids)
 
     def _step_row(self, row: DecodeRow) -> None:
         first = self._cached(row.block_table, row.position)
         assert row.token_id == self._model(first.prompt, row.position)
-        self._write(row.block_table, row.position, first.prompt, first.attempt)
+        self._write(row.block_table, row.position, first.prompt, first.handoff)
         assert row.sample.position == row.position + 1
 
     def _cached(self, table: Sequence[int], num_tokens: int) -> Content:
@@ -114,9 +115,9 @@ class InventedEngine:
         first = self._memory[table[0]]
         for start, block in zip(range(0, num_tokens, BLOCK_SIZE), table, strict=False):
             held = min(BLOCK_SIZE, num_tokens - start)
-            assert self._memory[block] == Content(first.attempt, first.prompt, start, held)
+            assert self._memory[block] == Content(first.handoff, first.prompt, start, held)
         return first
 
-    def _write(self, table: Sequence[int], index: int, prompt: int, attempt: str) -> None:
+    def _write(self, table: Sequence[int], index: int, prompt: int, handoff: HandoffId) -> None:
         block, offset = divmod(index, BLOCK_SIZE)
-        self._memory[table[block]] = Content(attempt, prompt, index - offset, offset + 1)
+        self._memory[table[block]] = Content(handoff, prompt, index - offset, offset + 1)

@@ -14,16 +14,19 @@ from twinpool.kv.reservations import Opened
 from twinpool.session import messages as m
 from twinpool.transfer.port import HandoffSender
 from twinpool.transfer.words import Accepted, Ended, Ending, PairLost, PairWord
+from twinpool.types import HandoffId
+
+NOBODY = HandoffId("")
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
     """What a block holds: num_tokens of a prompt (known by its first token), from position start on.
 
-    attempt: whose cache it is.
+    handoff: whose cache it is.
     """
 
-    attempt: str
+    handoff: HandoffId
     prompt: int
     start: int
     num_tokens: int
@@ -35,7 +38,7 @@ Memory = list[Content]
 class Connection:
     """One pair's connection, as its sender uses it (it is a `HandoffSender`).
 
-    open: block tables of hand-offs that have not ended, by attempt. words and answers: what is on its way to
+    open: block tables of hand-offs that have not ended, by id. words and answers: what is on its way to
     the receiver, with a number of blocks, and to the sender.
     """
 
@@ -44,61 +47,61 @@ class Connection:
     def __init__(self, source: Memory, target: Memory) -> None:
         self._source = source
         self._target = target
-        self.words: deque[tuple[str, str, int]] = deque()
-        self.answers: deque[tuple[str, str, Opened | None]] = deque()
-        self.open: dict[str, tuple[int, ...]] = {}
-        self._num_pushed: dict[str, int] = {}
+        self.words: deque[tuple[str, HandoffId, int]] = deque()
+        self.answers: deque[tuple[str, HandoffId, Opened | None]] = deque()
+        self.open: dict[HandoffId, tuple[int, ...]] = {}
+        self._num_pushed: dict[HandoffId, int] = {}
 
-    def begin(self, attempt: str) -> None:
-        assert attempt not in self._num_pushed, "one attempt is one hand-off"
-        self.open[attempt] = ()
-        self._num_pushed[attempt] = 0
-        self.words.append(("begin", attempt, 0))
+    def begin(self, handoff: HandoffId) -> None:
+        assert handoff not in self._num_pushed, "a hand-off begins once"
+        self.open[handoff] = ()
+        self._num_pushed[handoff] = 0
+        self.words.append(("begin", handoff, 0))
 
-    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
+    def push(self, handoff: HandoffId, source_blocks: Sequence[int], first: int) -> bool:
         """Write straight into the receiver's memory, unless the hand-off has ended."""
-        if attempt not in self.open:
+        if handoff not in self.open:
             return False
-        targets = self.open[attempt][first : first + len(source_blocks)]
+        targets = self.open[handoff][first : first + len(source_blocks)]
         if len(targets) < len(source_blocks):
-            raise ValueError(f"{attempt} has more blocks than were reserved")
+            raise ValueError(f"{handoff} has more blocks than were reserved")
         for source, target in zip(source_blocks, targets, strict=True):
-            self._target[target] = replace(self._source[source], attempt=attempt)
-        self._num_pushed[attempt] += len(source_blocks)
-        self.words.append(("progress", attempt, 0))
+            self._target[target] = replace(self._source[source], handoff=handoff)
+        self._num_pushed[handoff] += len(source_blocks)
+        self.words.append(("progress", handoff, 0))
         return True
 
-    def renew(self, attempt: str) -> None:
-        if attempt in self.open:
-            self.words.append(("progress", attempt, 0))
+    def renew(self, handoff: HandoffId) -> None:
+        if handoff in self.open:
+            self.words.append(("progress", handoff, 0))
 
-    def written(self, attempt: str) -> bool:
-        return self._last_word("written", attempt)
+    def written(self, handoff: HandoffId) -> bool:
+        return self._last_word("written", handoff)
 
-    def stopped(self, attempt: str) -> None:
-        self._last_word("stopped", attempt)
+    def stopped(self, handoff: HandoffId) -> None:
+        self._last_word("stopped", handoff)
 
     def close(self) -> None:
         self.open.clear()
-        self.words.append(("end", "", 0))
+        self.words.append(("end", NOBODY, 0))
 
     def hear(self) -> PairWord | None:
         """The receiver's next word, taken as a transport takes it: `stop` is answered at once."""
-        answer, attempt, opened = self.answers.popleft()
+        answer, handoff, opened = self.answers.popleft()
         match answer:
-            case "accepted" if opened is not None and attempt in self.open:
-                self.open[attempt] = opened.blocks
-                return Accepted(attempt, opened.num_shared)
-            case "refused" if self.open.pop(attempt, None) is not None:
-                return Ended(attempt, Ending.REFUSED)
-            case "stop" if self._last_word("stopped", attempt):
-                return Ended(attempt, Ending.STOPPED)
+            case "accepted" if opened is not None and handoff in self.open:
+                self.open[handoff] = opened.blocks
+                return Accepted(handoff, opened.num_shared)
+            case "refused" if self.open.pop(handoff, None) is not None:
+                return Ended(handoff, Ending.REFUSED)
+            case "stop" if self._last_word("stopped", handoff):
+                return Ended(handoff, Ending.STOPPED)
         return None
 
-    def _last_word(self, word: str, attempt: str) -> bool:
-        if self.open.pop(attempt, None) is None:
+    def _last_word(self, word: str, handoff: HandoffId) -> bool:
+        if self.open.pop(handoff, None) is None:
             return False
-        self.words.append((word, attempt, self._num_pushed[attempt]))
+        self.words.append((word, handoff, self._num_pushed[handoff]))
         return True
 
 

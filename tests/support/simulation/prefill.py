@@ -13,7 +13,7 @@ from twinpool.engine.batch import PrefillChunk
 from twinpool.engine.runner import Engine
 from twinpool.session import messages as m
 from twinpool.transfer.words import PairWord
-from twinpool.types import Pool
+from twinpool.types import HandoffId, HolderId, Pool
 from twinpool.worker.courier import Courier
 from twinpool.worker.inbox import Inbox
 from twinpool.worker.turn import Copy
@@ -29,7 +29,7 @@ class SimulatedPrefill(Worker):
     def __init__(self, worker_id: str, incarnation: str, world: World) -> None:
         super().__init__(worker_id, incarnation, world)
         self._desk = PrefillDesk(self.blocks, BLOCK_SIZE, LIMITS, self.pulse, eos_token_ids=frozenset({EOS}))
-        self._loop: SimulatedLoop[Message, Word, Copy, PrefillChunk] = SimulatedLoop(Inbox())
+        self._loop: SimulatedLoop[Message, Word, Copy, HandoffId, PrefillChunk] = SimulatedLoop(Inbox())
         courier = Courier(self.senders.ports, self._loop.post)
         hands = PrefillHands(cast("Engine", self.engine), courier, self.publish)
         self._loop.drive(self._desk, hands, self.pulse, world.clock)
@@ -67,8 +67,8 @@ class SimulatedPrefill(Worker):
         if self._loop.due:
             yield self._turn
 
-    def drop(self, attempt: str) -> None:
-        self.obey(m.CancelPrefill(attempt))
+    def drop(self, holder: HolderId) -> None:
+        self.obey(m.CancelPrefill(HandoffId(holder)))
 
     def hear(self, word: PairWord) -> None:
         self._loop.post(word)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from dataclasses import replace
 from functools import partial
@@ -10,6 +9,7 @@ from functools import partial
 from hypothesis import strategies as st
 
 from router.scheduling.events import Drain, WorkerGone, WorkerUp
+from router.scheduling.ids import Ids
 from router.scheduling.scheduler import Scheduler, SchedulerLimits
 from tests.support.simulation.decode import SimulatedDecode
 from tests.support.simulation.loop import Poisoned
@@ -51,8 +51,7 @@ class SimulatedSystem:
         self, num_blocks: int = 6, *, sockets: bool = True, most_attempts: int = LIMITS.most_attempts
     ) -> None:
         limits = replace(LIMITS, most_attempts=most_attempts)
-        numbers = itertools.count(1)
-        self.scheduler = Scheduler(limits, new_attempt=lambda: f"try-{next(numbers)}")
+        self.scheduler = Scheduler(limits, Ids("simulated"))
         self.now = 0.0
         self.workers: dict[str, Worker] = {}
         self.lives: list[Worker] = []

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.support.simulation.loop import BLOCK_SIZE, InventedEngine, Model
-from tests.support.simulation.pairs import Content, Memory, Receiver, Senders
+from tests.support.simulation.pairs import NOBODY, Content, Memory, Receiver, Senders
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.session import messages as m
 from twinpool.transfer.words import PairWord
-from twinpool.types import Pool
+from twinpool.types import HolderId, Pool
 from twinpool.worker.pulse import Pulse
 
 EOS = 0
@@ -51,7 +51,7 @@ class Stream:
 class Worker(ABC):
     """One life of a worker.
 
-    alive: its process runs. session: the router hears it. attempts: those that came over its work and hold
+    alive: its process runs. session: the router hears it. holders: those that came over its work and hold
     something. stopped: its engine stands still, for good.
     retired: its seat is not filled again. memory: what its blocks hold, for its engine to compute with.
     senders: its connections to decode workers, over which it hands off.
@@ -67,10 +67,10 @@ class Worker(ABC):
         self.stopped = self.retired = False
         self.control = Stream()
         self.work = Stream()
-        self.attempts: set[str] = set()
+        self.holders: set[HolderId] = set()
         self.blocks = BlockPool(world.num_blocks)
         self.pulse = Pulse()
-        self.memory: Memory = [Content("", 0, 0, 0)] * world.num_blocks
+        self.memory: Memory = [Content(NOBODY, 0, 0, 0)] * world.num_blocks
         self.engine = InventedEngine(self.memory, world.model)
         self.senders = Senders(incarnation, self.memory, world.decodes, self.hear, self.publish)
 
@@ -83,8 +83,11 @@ class Worker(ABC):
         return m.Hello(self.pool, self.incarnation, 1, self.world.num_blocks, BLOCK_SIZE, 1)
 
     def publish(self, event: m.Event) -> None:
-        if isinstance(event, m.Released | m.PrefillEnded | m.Refused):
-            self.attempts.discard(event.attempt)
+        match event:
+            case m.Released(holder) | m.PrefillEnded(holder) | m.Refused(holder):
+                self.holders.discard(holder)
+            case _:
+                pass
         if self.session:
             (self.control if isinstance(event, m.ControlEvent) else self.work).events.append(event)
 
@@ -101,8 +104,8 @@ class Worker(ABC):
                 stream.events.append(Down())
                 stream.commands.clear()
             if self.alive:
-                for attempt in sorted(self.attempts):
-                    self.drop(attempt)
+                for holder in sorted(self.holders):
+                    self.drop(holder)
 
     def die(self) -> None:
         """The process ends at once; of what it has said, the queues still bring all."""
@@ -119,8 +122,14 @@ class Worker(ABC):
                 yield lambda stream=stream: self._receive(stream.commands.popleft())  # type: ignore[misc]
 
     def _receive(self, command: m.Command) -> None:
-        if isinstance(command, m.Reserve | m.Prefill):
-            self.attempts.add(command.attempt)
+        match command:
+            case m.Reserve(handoff) | m.Prefill(handoff):
+                self.holders.add(handoff)
+            case m.Admit(attempt, handoff):
+                self.holders.discard(handoff)
+                self.holders.add(attempt)
+            case _:
+                pass
         self.obey(command)
 
     def time_passes(self) -> None:
@@ -136,8 +145,8 @@ class Worker(ABC):
     def obey(self, command: m.Command) -> None: ...
 
     @abstractmethod
-    def drop(self, attempt: str) -> None:
-        """Free what an attempt holds, since nobody wants it any more."""
+    def drop(self, holder: HolderId) -> None:
+        """Free what a holder has, since nobody wants it any more."""
 
     @abstractmethod
     def hear(self, word: PairWord) -> None:

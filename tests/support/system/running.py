@@ -137,8 +137,8 @@ def held_by_scheduler(system: RunningSystem) -> list[str]:
     held = [f"request {request_id}" for request_id in scheduler.requests]
     held += [f"{scheduler.num_attempts} attempts"] if scheduler.num_attempts else []
     for worker in scheduler.fleet.workers():
-        held += [f"{worker.worker_id} is charged for {attempt}" for attempt in worker.charged]
-        held += [f"{worker.worker_id} has not dropped {attempt}" for attempt in worker.leaving]
+        held += [f"{worker.worker_id} is charged for {handoff}" for handoff in worker.charged]
+        held += [f"{worker.worker_id} has not dropped {holder}" for holder in worker.leaving]
     return held
 
 

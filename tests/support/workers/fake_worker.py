@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection
 
 from twinpool.session.messages import Command, Drop, Hello, LeavePair
-from twinpool.types import Pool
+from twinpool.types import AttemptId, HolderId, Pool
 
 SECRET = "the cluster's secret"
 WAIT_S = 10.0
@@ -20,7 +20,7 @@ class FakeWorker:
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.num_lost = 0
-        self.lost: set[str] = set()
+        self.lost: set[HolderId] = set()
         self.introduction = HELLO
         self.changed = threading.Condition()
 
@@ -28,16 +28,16 @@ class FakeWorker:
         return self.introduction
 
     def command(self, command: Command) -> None:
-        if command in (Drop("fail"), LeavePair("fail")):
+        if command in (Drop(AttemptId("fail")), LeavePair("fail")):
             raise RuntimeError("as told")
         with self.changed:
             self.commands.append(command)
             self.changed.notify_all()
 
-    def work_lost(self, attempts: Collection[str]) -> None:
+    def work_lost(self, holders: Collection[HolderId]) -> None:
         with self.changed:
             self.num_lost += 1
-            self.lost |= set(attempts)
+            self.lost |= set(holders)
             self.changed.notify_all()
 
     async def wait_for(self, holds: Callable[[], bool]) -> None:

@@ -18,12 +18,14 @@ from twinpool.kv.reservations import Opened
 from twinpool.kv.storage import KvStorage
 from twinpool.session.messages import Event, Reserve
 from twinpool.transfer.handshake import Identity
+from twinpool.types import AttemptId, HandoffId
 from twinpool.worker.pulse import Pulse
 
 WAIT_S = 10.0
 """Longer than anything here takes on a busy machine; a wait that long has failed."""
 SECRET = "the cluster's secret"
 BLOCK_TOKENS = 4
+ATTEMPT = AttemptId("of whatever is reserved")
 SMALL = KvLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=BLOCK_TOKENS, dtype="float32")
 LARGE = KvLayout(num_layers=16, num_kv_heads=8, head_dim=128, block_size=BLOCK_TOKENS, dtype="float32")
 """512 KiB a block: copies that last long enough to be met in the middle."""
@@ -72,14 +74,14 @@ class SenderLog:
     def __init__(self) -> None:
         self.heard = Heard()
 
-    def accepted(self, attempt: str, num_shared: int) -> None:
-        self.heard.add(("accepted", attempt, num_shared))
+    def accepted(self, handoff: HandoffId, num_shared: int) -> None:
+        self.heard.add(("accepted", handoff, num_shared))
 
-    def refused(self, attempt: str) -> None:
-        self.heard.add(("refused", attempt))
+    def refused(self, handoff: HandoffId) -> None:
+        self.heard.add(("refused", handoff))
 
-    def stop_requested(self, attempt: str) -> None:
-        self.heard.add(("stop", attempt))
+    def stop_requested(self, handoff: HandoffId) -> None:
+        self.heard.add(("stop", handoff))
 
     def pair_broken(self, decode: str, reason: str) -> None:
         self.heard.add(("broken", decode, reason))
@@ -100,24 +102,24 @@ class ReceiverLog:
         self.blocks = dict(blocks or {})
         self._num_shared = num_shared
 
-    def begin(self, writer: str, attempt: str) -> Opened | None:
-        self.heard.add(("begin", writer, attempt))
-        return Opened(self.blocks[attempt], self._num_shared) if attempt in self.blocks else None
+    def begin(self, writer: str, handoff: HandoffId) -> Opened | None:
+        self.heard.add(("begin", writer, handoff))
+        return Opened(self.blocks[handoff], self._num_shared) if handoff in self.blocks else None
 
-    def progress(self, writer: str, attempt: str) -> None:
-        self.heard.add(("progress", writer, attempt))
+    def progress(self, writer: str, handoff: HandoffId) -> None:
+        self.heard.add(("progress", writer, handoff))
 
-    def written(self, writer: str, attempt: str, num_blocks: int, checksums: Sequence[int]) -> None:
-        self.heard.add(("written", writer, attempt, num_blocks, tuple(checksums)))
+    def written(self, writer: str, handoff: HandoffId, num_blocks: int, checksums: Sequence[int]) -> None:
+        self.heard.add(("written", writer, handoff, num_blocks, tuple(checksums)))
 
-    def stopped(self, writer: str, attempt: str) -> None:
-        self.heard.add(("stopped", writer, attempt))
+    def stopped(self, writer: str, handoff: HandoffId) -> None:
+        self.heard.add(("stopped", writer, handoff))
 
     def connection_ended(self, writer: str) -> None:
         self.heard.add(("ended", writer))
 
-    def last_words(self, attempt: str) -> list[str]:
-        return [each[0] for each in self.heard() if each[0] in ("written", "stopped") and each[2] == attempt]
+    def last_words(self, handoff: HandoffId) -> list[str]:
+        return [each[0] for each in self.heard() if each[0] in ("written", "stopped") and each[2] == handoff]
 
 
 class DecodeBlocks:
@@ -143,13 +145,15 @@ class DecodeBlocks:
     def _publish(self, event: Event) -> None:
         self.heard.add(event)
 
-    def reserve(self, attempt: str, num_blocks: int, writer: str, ttl_s: float = 30.0) -> tuple[int, ...]:
+    def reserve(
+        self, handoff: HandoffId, num_blocks: int, writer: str, ttl_s: float = 30.0
+    ) -> tuple[int, ...]:
         """Set blocks aside; their ids."""
-        self.custody.reserve(Reserve(attempt, num_blocks * BLOCK_TOKENS, writer, ttl_s))
-        return self.blocks_of(attempt)
+        self.custody.reserve(Reserve(handoff, (ATTEMPT,), num_blocks * BLOCK_TOKENS, writer, ttl_s))
+        return self.blocks_of(handoff)
 
-    def blocks_of(self, attempt: str) -> tuple[int, ...]:
-        return tuple(block for block, (_, holder) in enumerate(self.pool.owners()) if holder == attempt)
+    def blocks_of(self, handoff: HandoffId) -> tuple[int, ...]:
+        return tuple(block for block, (_, holder) in enumerate(self.pool.owners()) if holder == handoff)
 
     def num_free(self) -> int:
         with self.custody.lock:

@@ -11,6 +11,7 @@ import ray
 from tests.support.workers.handoff_ends import SMALL, WAIT_S, DecodeBlocks, identity
 from twinpool.kv.storage import KvStorage
 from twinpool.transfer.ray_receiver import RayReceiver
+from twinpool.types import HandoffId
 from twinpool.worker.actor import GROUPS
 
 NUM_BLOCKS = 8
@@ -70,11 +71,11 @@ class DecodeSide:
         with self._changed:
             assert self._changed.wait_for(lambda: self._answered[word] >= times, WAIT_S)
 
-    def reserve(self, attempt: str, num_blocks: int, writer: str) -> tuple[int, ...]:
-        return self._blocks.reserve(attempt, num_blocks, writer)
+    def reserve(self, handoff: HandoffId, num_blocks: int, writer: str) -> tuple[int, ...]:
+        return self._blocks.reserve(handoff, num_blocks, writer)
 
-    def give_up(self, attempt: str) -> None:
-        assert self._blocks.custody.give_up(attempt)
+    def give_up(self, handoff: HandoffId) -> None:
+        assert self._blocks.custody.give_up(handoff) is None
 
     def fill(self, blocks: tuple[int, ...], byte: int) -> None:
         self._blocks.storage.block_bytes_view()[list(blocks)] = byte

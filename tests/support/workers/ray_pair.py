@@ -14,6 +14,7 @@ from tests.support.workers.handoff_ends import SMALL, WAIT_S, SenderLog, identit
 from tests.support.workers.ray_decode_side import start_decode_side
 from twinpool.transfer.port import HandoffSender
 from twinpool.transfer.ray_sender import RaySender, connect_ray
+from twinpool.types import HandoffId
 
 ANSWER_S = 30.0
 WRITER = "prefill-0-bb"
@@ -54,12 +55,12 @@ class RayPair:
         self._senders.append(sender)
 
     def begin(
-        self, sender: RaySender, attempt: str, num_blocks: int, writer: str = WRITER
+        self, sender: RaySender, handoff: HandoffId, num_blocks: int, writer: str = WRITER
     ) -> tuple[int, ...]:
         """Reserve and begin; the reserved blocks."""
-        blocks: tuple[int, ...] = ask(self.actor.reserve.remote(attempt, num_blocks, writer))
-        sender.begin(attempt)
-        self.log.heard.wait_for(("accepted", attempt, 0))
+        blocks: tuple[int, ...] = ask(self.actor.reserve.remote(handoff, num_blocks, writer))
+        sender.begin(handoff)
+        self.log.heard.wait_for(("accepted", handoff, 0))
         return blocks
 
     def holds(self, reserved: tuple[int, ...], sent: list[int]) -> bool:

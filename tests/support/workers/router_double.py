@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -22,18 +23,33 @@ from twinpool.session.messages import (
     Hello,
     JoinPair,
     LoadReport,
+    MoveFailed,
     PairBroken,
     PairJoined,
     Prefill,
+    PrefillEnded,
+    QuarantineOverdue,
     Refused,
     Released,
     Reserve,
+    RowMoved,
     RowToken,
     StepDone,
+    Written,
 )
+from twinpool.session.messages import Attempt as ReadAttempt
+from twinpool.types import AttemptId, HandoffId
 
 WAIT_S = 20.0
 E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt of a hand-off of its own."""
+
+    id: AttemptId
+    handoff: HandoffId
 
 
 class DrivenSession:
@@ -54,18 +70,18 @@ class DrivenSession:
         for command in commands:
             self._session.send(command)
 
-    async def event(self, kind: type[E], attempt: str | None = None, *, skip: int = 0) -> E:
-        """The (skip + 1)th event of this kind about this attempt, once it is there."""
+    async def event(self, kind: type[E], about: Attempt | None = None, *, skip: int = 0) -> E:
+        """The (skip + 1)th event of this kind about this attempt or hand-off, once it is there."""
 
         def found() -> list[E]:
-            return self.events_of(kind, attempt)[skip:]
+            return self.events_of(kind, about)[skip:]
 
         await self._wait(found)
         return found()[0]
 
-    def events_of(self, kind: type[E], attempt: str | None = None) -> list[E]:
-        about = [each for each in self.events if getattr(each, "attempt", None) == attempt]
-        return [each for each in about if isinstance(each, kind)]
+    def events_of(self, kind: type[E], about: Attempt | None = None) -> list[E]:
+        events = [each for each in self.events if isinstance(each, kind)]
+        return [each for each in events if about is None or _named(each) in (about.id, about.handoff)]
 
     async def reports(self, *, blocks_free: int) -> None:
         """The newest report says so; one comes every second, and after every change."""
@@ -75,18 +91,18 @@ class DrivenSession:
 
         await self._wait(found)
 
-    async def tokens(self, attempt: str, at_least: int) -> tuple[int, ...]:
+    async def tokens(self, attempt: Attempt, at_least: int) -> tuple[int, ...]:
         """The tokens of one row, once there are so many."""
         await self._wait(lambda: len(self.row_tokens(attempt)) >= at_least)
         return tuple(each.token.id for each in self.row_tokens(attempt))
 
-    def row_tokens(self, attempt: str) -> list[RowToken]:
+    def row_tokens(self, attempt: Attempt) -> list[RowToken]:
         return [
             token
             for event in self.events
             if isinstance(event, StepDone)
             for token in event.tokens
-            if token.attempt == attempt
+            if token.attempt == attempt.id
         ]
 
     async def end(self) -> str:
@@ -153,18 +169,21 @@ class RouterDouble:
             if joining in done:
                 return
 
-    def new_attempt(self) -> str:
-        return f"{self._epoch}-{next(self._numbers)}"
+    def new_attempt(self) -> Attempt:
+        number = next(self._numbers)
+        return Attempt(AttemptId(f"{self._epoch}-a{number}"), HandoffId(f"{self._epoch}-h{number}"))
 
-    async def reserve(self, attempt: str, num_tokens: int, *, ttl_s: float = 30.0) -> Granted | Refused:
-        self.decode.send(Reserve(attempt, num_tokens, self.prefill_hello.incarnation, ttl_s))
+    async def reserve(self, attempt: Attempt, num_tokens: int, *, ttl_s: float = 30.0) -> Granted | Refused:
+        self.decode.send(
+            Reserve(attempt.handoff, (attempt.id,), num_tokens, self.prefill_hello.incarnation, ttl_s)
+        )
         answered: Any = Granted | Refused
         answer: Granted | Refused = await self.decode.event(answered, attempt)
         return answer
 
     def read(
         self,
-        attempt: str,
+        attempt: Attempt,
         prompt_ids: tuple[int, ...],
         params: SamplingParams,
         output_ids: tuple[int, ...] = (),
@@ -173,16 +192,17 @@ class RouterDouble:
     ) -> None:
         """Have a prompt prefilled."""
         decode = self.decode_hello.incarnation if hand_off else None
-        self.prefill.send(Prefill(attempt, 0, prompt_ids, output_ids, params, decode, place=1))
+        attempts = (ReadAttempt(attempt.id, 0),)
+        self.prefill.send(Prefill(attempt.handoff, attempts, prompt_ids, output_ids, params, decode, place=1))
 
     def admit(
-        self, attempt: str, prompt_ids: tuple[int, ...], params: SamplingParams, log: tuple[int, ...]
+        self, attempt: Attempt, prompt_ids: tuple[int, ...], params: SamplingParams, log: tuple[int, ...]
     ) -> None:
-        self.decode.send(Admit(attempt, 0, tuple(prompt_ids), log, params))
+        self.decode.send(Admit(attempt.id, attempt.handoff, 0, tuple(prompt_ids), log, params))
 
     async def start(
         self, prompt_ids: tuple[int, ...], max_tokens: int, output_ids: tuple[int, ...] = (), **params: Any
-    ) -> tuple[str, int]:
+    ) -> tuple[Attempt, int]:
         """All until the row is admitted; the attempt and its first token."""
         attempt, row = self.new_attempt(), greedy(max_tokens, **params)
         assert isinstance(await self.reserve(attempt, len(prompt_ids) + max_tokens), Granted)
@@ -197,9 +217,22 @@ class RouterDouble:
         """One whole request: its new tokens."""
         attempt, first = await self.start(prompt_ids, max_tokens, output_ids)
         rest = await self.decode.tokens(attempt, max_tokens - len(output_ids) - 1)
-        self.decode.send(Drop(attempt))
+        self.decode.send(Drop(attempt.id))
         await self.decode.event(Released, attempt)
         return first, *rest
+
+
+def _named(event: Event) -> str:
+    """The hand-off or the attempt that an event is about, if it is about one."""
+    match event:
+        case FirstToken(attempt) | RowMoved(attempt) | MoveFailed(attempt):
+            return attempt
+        case QuarantineOverdue(holder):
+            return holder
+        case Granted(holder) | Refused(holder) | Written(holder) | PrefillEnded(holder) | Released(holder):
+            return holder
+        case _:
+            return ""
 
 
 def greedy(max_tokens: int, **params: Any) -> SamplingParams:

@@ -18,6 +18,7 @@ from twinpool.session.messages import JoinPair
 from twinpool.transfer.connect import Connector, connect_pair
 from twinpool.transfer.handshake import Identity
 from twinpool.transfer.port import HandoffSender, SenderEvents
+from twinpool.types import HandoffId
 
 WAIT_S = 30.0
 WORDS = ("begin", "push", "written", "stopped")
@@ -40,11 +41,11 @@ class Fault(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Planned:
-    """One fault, for the (skip + 1)th such word of an attempt (None: of all), and `times` in a row."""
+    """One fault, for the (skip + 1)th such word of a hand-off (None: of all), and `times` in a row."""
 
     word: str
     fault: Fault
-    attempt: str | None
+    handoff: HandoffId | None
     skip: int
     times: int
     reached: threading.Event = field(default_factory=threading.Event)
@@ -52,8 +53,8 @@ class Planned:
     let_go: threading.Event = field(default_factory=threading.Event)
     """To be set by the test, where words are delayed."""
 
-    def meets(self, word: str, attempt: str) -> bool:
-        if word != self.word or self.attempt not in (None, attempt) or self.times == 0:
+    def meets(self, word: str, handoff: HandoffId) -> bool:
+        if word != self.word or self.handoff not in (None, handoff) or self.times == 0:
             return False
         if self.skip:
             self.skip -= 1
@@ -71,22 +72,22 @@ class Script:
         self._planned: list[Planned] = []
         self._stopped: set[str] = set()
 
-    def stop_requested(self, attempt: str) -> None:
+    def stop_requested(self, handoff: HandoffId) -> None:
         """A receiver's `stop` has come."""
         with self._lock:
-            self._stopped.add(attempt)
+            self._stopped.add(handoff)
             self._lock.notify_all()
 
-    def await_stop(self, attempt: str) -> bool:
-        """Wait until the receiver's `stop` for an attempt has come; False if it has not in time."""
+    def await_stop(self, handoff: HandoffId) -> bool:
+        """Wait until the receiver's `stop` for a hand-off has come; False if it has not in time."""
         with self._lock:
-            return self._lock.wait_for(lambda: attempt in self._stopped, WAIT_S)
+            return self._lock.wait_for(lambda: handoff in self._stopped, WAIT_S)
 
     def plan(
-        self, word: str, fault: Fault, attempt: str | None = None, *, skip: int = 0, times: int = 1
+        self, word: str, fault: Fault, handoff: HandoffId | None = None, *, skip: int = 0, times: int = 1
     ) -> Planned:
         assert word in WORDS
-        planned = Planned(word, fault, attempt, skip, times)
+        planned = Planned(word, fault, handoff, skip, times)
         with self._lock:
             self._planned.append(planned)
         return planned
@@ -98,10 +99,10 @@ class Script:
                 planned.let_go.set()
             self._planned.clear()
 
-    def take(self, word: str, attempt: str) -> Planned | None:
+    def take(self, word: str, handoff: HandoffId) -> Planned | None:
         """What happens to this word."""
         with self._lock:
-            return next((each for each in self._planned if each.meets(word, attempt)), None)
+            return next((each for each in self._planned if each.meets(word, handoff)), None)
 
     def connector(self, connect: Connector = connect_pair) -> Connector:
         """Opens real pairs, and puts the script between them and the worker."""
@@ -141,9 +142,9 @@ class _ScriptedEvents:
         self._script = script
         self._events = events
 
-    def stop_requested(self, attempt: str) -> None:
-        self._events.stop_requested(attempt)
-        self._script.stop_requested(attempt)
+    def stop_requested(self, handoff: HandoffId) -> None:
+        self._events.stop_requested(handoff)
+        self._script.stop_requested(handoff)
 
 
 class ScriptedSender:
@@ -166,31 +167,31 @@ class ScriptedSender:
         self._decode = decode
         self._events = events
 
-    def begin(self, attempt: str) -> None:
-        if self._suffers(self._script.take("begin", attempt)):
-            self._real.begin(attempt)
+    def begin(self, handoff: HandoffId) -> None:
+        if self._suffers(self._script.take("begin", handoff)):
+            self._real.begin(handoff)
 
-    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
+    def push(self, handoff: HandoffId, source_blocks: Sequence[int], first: int) -> bool:
         copy_blocks(self._source, source_blocks, self._in_flight, source_blocks)
-        planned = self._script.take("push", attempt)
+        planned = self._script.take("push", handoff)
         if planned is not None and planned.fault is Fault.CORRUPT:
             self._in_flight.block_bytes_view()[source_blocks[0]].bitwise_xor_(1)
         elif not self._suffers(planned):
             return planned is not None and planned.fault is Fault.DROP
-        return self._real.push(attempt, source_blocks, first)
+        return self._real.push(handoff, source_blocks, first)
 
-    def renew(self, attempt: str) -> None:
-        self._real.renew(attempt)
+    def renew(self, handoff: HandoffId) -> None:
+        self._real.renew(handoff)
 
-    def written(self, attempt: str) -> bool:
-        planned = self._script.take("written", attempt)
+    def written(self, handoff: HandoffId) -> bool:
+        planned = self._script.take("written", handoff)
         if not self._suffers(planned):
             return planned is not None and planned.fault is Fault.DROP
-        return self._real.written(attempt)
+        return self._real.written(handoff)
 
-    def stopped(self, attempt: str) -> None:
-        if self._suffers(self._script.take("stopped", attempt)):
-            self._real.stopped(attempt)
+    def stopped(self, handoff: HandoffId) -> None:
+        if self._suffers(self._script.take("stopped", handoff)):
+            self._real.stopped(handoff)
 
     def close(self) -> None:
         self._real.close()

@@ -25,6 +25,7 @@ from tests.support.workers.handoff_ends import (
     random_storage,
 )
 from twinpool.transfer.shm_sender import connect_shm
+from twinpool.types import HandoffId
 
 START_S = 60.0
 NUM_BLOCKS = 4
@@ -98,23 +99,23 @@ def main(path: str, decode: str, writer: str) -> None:
         "\0" + path, decode, identity(writer, LARGE), source, _Printed(), checksum=False, timeout_s=WAIT_S
     )
 
-    def hammer(attempt: str) -> None:
-        say(f"hammering {attempt}")
-        while sender.push(attempt, range(NUM_BLOCKS), 0):
+    def hammer(handoff: HandoffId) -> None:
+        say(f"hammering {handoff}")
+        while sender.push(handoff, range(NUM_BLOCKS), 0):
             pass
-        say(f"push refused {attempt}")
+        say(f"push refused {handoff}")
 
     say("joined")
     for line in sys.stdin:
         match line.split():
-            case ["begin", attempt]:
-                sender.begin(attempt)
-            case ["push", attempt]:
-                say(f"pushed {attempt} {sender.push(attempt, range(NUM_BLOCKS), 0)}")
-            case ["hammer", attempt]:
-                in_thread(lambda attempt=attempt: hammer(attempt))  # type: ignore[misc]
-            case ["written", attempt]:
-                say(f"written {attempt} {sender.written(attempt)}")
+            case ["begin", handoff]:
+                sender.begin(HandoffId(handoff))
+            case ["push", handoff]:
+                say(f"pushed {handoff} {sender.push(HandoffId(handoff), range(NUM_BLOCKS), 0)}")
+            case ["hammer", handoff]:
+                in_thread(lambda handoff=handoff: hammer(HandoffId(handoff)))  # type: ignore[misc]
+            case ["written", handoff]:
+                say(f"written {handoff} {sender.written(HandoffId(handoff))}")
             case ["close"]:
                 sender.close()
             case other:

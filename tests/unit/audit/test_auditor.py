@@ -10,12 +10,13 @@ import pytest
 from router.audit import auditor
 from router.audit.auditor import Auditor
 from tests.support.router.small_fleet import SmallFleet
-from twinpool.session.messages import Audit, Audited, BlockCounts, HeldAttempt, HeldStage
+from twinpool.session.messages import Audit, Audited, BlockCounts, HeldStage, Holding
+from twinpool.types import AttemptId
 from twinpool.views import Verification
 
-ORPHAN = HeldAttempt("try-9", HeldStage.ADMITTED, 2, 1.0)
+ORPHAN = Holding(AttemptId("try-9"), HeldStage.ADMITTED, 2, 1.0)
 
-Answer = Callable[[str], tuple[HeldAttempt, ...] | None]
+Answer = Callable[[str], tuple[Holding, ...] | None]
 """What a worker holds, by its id; None: it does not answer."""
 
 
@@ -68,7 +69,7 @@ async def test_only_a_worker_in_doubt_is_asked_again() -> None:
 async def test_what_was_on_its_way_is_no_problem() -> None:
     asked: list[str] = []
 
-    def answer(worker_id: str) -> tuple[HeldAttempt, ...]:
+    def answer(worker_id: str) -> tuple[Holding, ...]:
         asked.append(worker_id)
         return (ORPHAN,) if worker_id == "d1" and asked.count("d1") == 1 else ()
 
@@ -83,7 +84,7 @@ async def test_a_worker_that_does_not_answer_holds_nobody_up() -> None:
 
 
 async def test_a_worker_lost_between_two_looks_is_not_asked_again() -> None:
-    def answer(worker_id: str) -> tuple[HeldAttempt, ...]:
+    def answer(worker_id: str) -> tuple[Holding, ...]:
         if worker_id == "d1":
             asyncio.get_running_loop().call_soon(bench.fleet.goes_down, "d1")
         return (ORPHAN,) if worker_id == "d1" else ()

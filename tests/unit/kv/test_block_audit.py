@@ -11,7 +11,8 @@ from twinpool.kv.audit import Claim, audit_blocks, count_blocks
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import Reservations
 from twinpool.sampling.params import SamplingParams
-from twinpool.session.messages import Admit, Audited, BlockCounts, HeldAttempt, HeldStage
+from twinpool.session.messages import Admit, Audited, BlockCounts, HeldStage, Holding
+from twinpool.types import AttemptId, HandoffId
 
 WRITER = "p0-1"
 
@@ -41,10 +42,10 @@ def test_a_pool_whose_blocks_are_all_claimed_as_the_ledger_says_has_no_problem()
         (Claim("a", Owner.ROW, (0, 1, 1)), "holds 3 blocks (0, 1, 1), but"),
         (Claim("a", Owner.ROW, (0, 1, 7)), "holds 3 blocks (0, 1, 7), but"),
         (Claim("a", Owner.ROW, (0, 1, 2)), "holds 3 blocks (0, 1, 2), but"),
-        (Claim("a", Owner.QUARANTINE, (0, 1)), "attempt a (quarantine) holds 2 blocks"),
+        (Claim("a", Owner.QUARANTINE, (0, 1)), "a (quarantine) holds 2 blocks"),
         (
             Claim("c", Owner.ROW, (0, 1)),
-            "attempt c (row) holds 2 blocks (0, 1), but the ledger gives it 0 blocks",
+            "c (row) holds 2 blocks (0, 1), but the ledger gives it 0 blocks",
         ),
     ],
     ids=["leaked", "too few", "twice", "a free one", "another's", "as something else", "by a stranger"],
@@ -92,9 +93,9 @@ def test_shared_blocks_count_once_and_belong_to_all_who_pin_them() -> None:
 @pytest.mark.parametrize(
     ("shared", "problem"),
     [
-        ((0,), "block 1 is pinned by 2 attempts, but 1 share it"),
-        ((0, 1, 1), "block 1 is pinned by 2 attempts, but 3 share it"),
-        ((0, 1, 2), "block 2 is pinned by 0 attempts, but 1 share it"),
+        ((0,), "block 1 is pinned by 2 holders, but 1 share it"),
+        ((0, 1, 1), "block 1 is pinned by 2 holders, but 3 share it"),
+        ((0, 1, 2), "block 2 is pinned by 0 holders, but 1 share it"),
     ],
     ids=["leaked", "twice", "another's own"],
 )
@@ -119,35 +120,39 @@ def test_a_problem_with_many_blocks_names_the_first() -> None:
     assert problem == "50 blocks (0, 1, 2, 3, 4, 5, 6, 7, …) belong to row a, which nobody holds"
 
 
+ROW = AttemptId("admitted")
+
+
 class Books:
     """A decode worker's: one reservation in each stage, and the batch that belongs to them."""
 
     def __init__(self) -> None:
         self.pool = BlockPool(16)
         self.held = Reservations(self.pool, block_size=4)
-        for attempt in ("reserved", "writing", "written", "admitted", "quarantined"):
-            assert self.held.reserve(attempt, 2, WRITER, 30.0, 1.0)
-            if attempt != "reserved":
-                self.held.begin(attempt, WRITER, 2.0)
-            if attempt in ("written", "admitted"):
-                self.held.written(attempt, WRITER, 2, 3.0)
-        self.held.admit(Admit("admitted", 0, (1,) * 5, (1,), SamplingParams(9)), 4.0)
-        self.held.revoke("quarantined", 5.0)
-        self.batch: dict[str, list[int]] = {"admitted": [6, 7]}
+        for name in ("reserved", "writing", "written", "to be a row", "quarantined"):
+            handoff, attempt = HandoffId(name), ROW if name == "to be a row" else AttemptId(f"of {name}")
+            assert self.held.reserve(handoff, attempt, 2, WRITER, 30.0, 1.0)
+            if name != "reserved":
+                self.held.begin(handoff, WRITER, 2.0)
+            if name in ("written", "to be a row"):
+                self.held.written(handoff, WRITER, 2, 3.0)
+        self.held.admit(Admit(ROW, HandoffId("to be a row"), 0, (1,) * 5, (1,), SamplingParams(9)), 4.0)
+        self.held.revoke(HandoffId("quarantined"), 5.0)
+        self.batch: dict[AttemptId, list[int]] = {ROW: [6, 7]}
 
     def audit(self) -> Audited:
         return audit_decode("audit", self.pool, self.held, self.batch, 10.0)
 
 
-def test_a_decode_workers_books_name_every_attempt_with_its_stage_blocks_and_age() -> None:
+def test_a_decode_workers_books_name_every_holder_with_its_stage_blocks_and_age() -> None:
     audited = Books().audit()
     assert audited.blocks == BlockCounts(free=6, reserved=6, rows=2, quarantined=2)
     assert audited.held == (
-        HeldAttempt("reserved", HeldStage.RESERVED, 2, 9.0),
-        HeldAttempt("writing", HeldStage.WRITING, 2, 8.0),
-        HeldAttempt("written", HeldStage.WRITTEN, 2, 7.0),
-        HeldAttempt("admitted", HeldStage.ADMITTED, 2, 6.0),
-        HeldAttempt("quarantined", HeldStage.QUARANTINED, 2, 5.0),
+        Holding(HandoffId("reserved"), HeldStage.RESERVED, 2, 9.0),
+        Holding(HandoffId("writing"), HeldStage.WRITING, 2, 8.0),
+        Holding(HandoffId("written"), HeldStage.WRITTEN, 2, 7.0),
+        Holding(HandoffId("quarantined"), HeldStage.QUARANTINED, 2, 5.0),
+        Holding(ROW, HeldStage.ADMITTED, 2, 6.0),
     )
     assert audited.problems == ()
 
@@ -156,12 +161,12 @@ def test_a_decode_workers_books_name_every_attempt_with_its_stage_blocks_and_age
     ("batch", "problem"),
     [
         ({}, "attempt admitted is admitted and no row"),
-        ({"admitted": [6, 7], "written": [4, 5]}, "attempt written is a row and not admitted"),
-        ({"admitted": [7, 6]}, "the row of attempt admitted has blocks [7, 6], its reservation [6, 7]"),
+        ({ROW: [6, 7], AttemptId("written"): [4, 5]}, "attempt written is a row and not admitted"),
+        ({ROW: [7, 6]}, "the row of attempt admitted has blocks [7, 6], its reservation [6, 7]"),
     ],
 )
 def test_a_batch_that_differs_from_the_reservations_is_found(
-    batch: dict[str, list[int]], problem: str
+    batch: dict[AttemptId, list[int]], problem: str
 ) -> None:
     books = Books()
     books.batch = batch
@@ -172,7 +177,4 @@ def test_a_block_lost_from_a_reservation_is_found() -> None:
     books = Books()
     next(iter(books.held)).lease.blocks = [0]
     (problem,) = books.audit().problems
-    assert (
-        problem
-        == "attempt reserved (reservation) holds 1 blocks (0), but the ledger gives it 2 blocks (0, 1)"
-    )
+    assert problem == "reserved (reservation) holds 1 blocks (0), but the ledger gives it 2 blocks (0, 1)"

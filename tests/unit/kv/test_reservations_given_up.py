@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,9 @@ from tests.support.workers.reservation_bench import (
     WRITER,
     A,
     Bench,
+    H,
     gone,
+    stage_of,
 )
 from twinpool.kv.pool import Owner
 from twinpool.kv.reservations import (
@@ -29,17 +32,18 @@ from twinpool.kv.reservations import (
     WriterOverdue,
 )
 from twinpool.session.messages import ReleaseReason
+from twinpool.types import HolderId
 
 NEVER_BEGUN = gone(ReleaseReason.NEVER_BEGUN, "the hand-off did not begin in time")
 FREED_AT_ONCE = [Stage.RESERVED, Stage.WRITTEN]
 
 # Giving up: revoke, expiry.
 
-GiveUp = Callable[[Reservations], list[Effect]]
+GiveUp = Callable[[Reservations, HolderId], list[Effect]]
 GIVE_UP: dict[str, tuple[GiveUp, Dropped]] = {
-    "revoke": (lambda held: held.revoke(A, 1.0), gone(ReleaseReason.REVOKED)),
+    "revoke": (lambda held, holder: held.revoke(holder, 1.0), gone(ReleaseReason.REVOKED)),
     "expiry": (
-        lambda held: held.expire(TTL_S, REPORT_S),
+        lambda held, holder: held.expire(TTL_S, REPORT_S),
         gone(ReleaseReason.EXPIRED, "no progress for 30 s"),
     ),
 }
@@ -53,11 +57,13 @@ def test_what_nobody_writes_to_is_free_at_once(
     stage: Stage, early_admit: bool, give_up: GiveUp, dropped: Dropped
 ) -> None:
     bench = Bench(stage)
+    holder: HolderId = H
     if early_admit and stage is Stage.RESERVED:
         bench.held.admit(ADMIT, 0)
+        holder = A
     if stage is Stage.RESERVED and dropped.reason is ReleaseReason.EXPIRED:
         dropped = NEVER_BEGUN
-    assert give_up(bench.held) == [dropped]
+    assert give_up(bench.held, holder) == [replace(dropped, holder=holder)]
     assert bench.all_free
 
 
@@ -67,16 +73,19 @@ def test_what_is_being_written_is_stopped_and_quarantined(
     early_admit: bool, give_up: GiveUp, dropped: Dropped
 ) -> None:
     bench = Bench(Stage.WRITING)
+    holder: HolderId = H
     if early_admit:
         bench.held.admit(ADMIT, 0)
-    assert give_up(bench.held) == [dropped, StopWriter(WRITER, A)]
+        holder = A
+    assert give_up(bench.held, holder) == [replace(dropped, holder=holder), StopWriter(WRITER, H)]
+    assert [each.holder for each in bench.held] == [H]
     assert bench.owners() == {Owner.QUARANTINE: NUM_BLOCKS}
-    assert bench.held.blocks(A, WRITER) is None
+    assert bench.held.blocks(H, WRITER) is None
 
 
 LAST_WORDS: dict[str, Callable[[Reservations], list[Effect]]] = {
-    "written": lambda held: held.written(A, WRITER, 3, 9.0),
-    "stopped": lambda held: held.stopped(A, WRITER),
+    "written": lambda held: held.written(H, WRITER, 3, 9.0),
+    "stopped": lambda held: held.stopped(H, WRITER),
     "connection end": lambda held: held.connection_ended(WRITER),
 }
 
@@ -88,8 +97,8 @@ def test_a_quarantine_ends_with_the_writers_last_word_and_makes_no_row(
 ) -> None:
     bench = Bench(Stage.WRITING)
     bench.held.admit(ADMIT, 0)
-    assert give_up(bench.held)[0] == dropped
-    assert last_word(bench.held) == [BlocksFreed(A)]
+    assert give_up(bench.held, A)[0] == replace(dropped, holder=A)
+    assert last_word(bench.held) == [BlocksFreed(H)]
     assert bench.all_free
 
 
@@ -97,31 +106,31 @@ def test_a_quarantine_never_ends_by_time_nor_by_the_router() -> None:
     bench = Bench(Stage.QUARANTINED)
     held = bench.held
     held.expire(FOREVER, REPORT_S)
-    assert held.revoke(A, FOREVER) == [gone(ReleaseReason.GONE)]
-    assert held.admit(ADMIT, FOREVER) == [gone(ReleaseReason.GONE)]
+    assert held.revoke(H, FOREVER) == [gone(ReleaseReason.GONE)]
+    assert held.admit(ADMIT, FOREVER) == [gone(ReleaseReason.GONE, holder=A)]
     assert not held.evict(A)
-    held.progress(A, WRITER, FOREVER)
-    assert held.stage(A) is Stage.QUARANTINED
+    held.progress(H, WRITER, FOREVER)
+    assert stage_of(held) is Stage.QUARANTINED
     assert bench.owners() == {Owner.QUARANTINE: NUM_BLOCKS}
 
 
 def test_a_quarantine_that_lasts_too_long_is_reported_again_and_again() -> None:
     held = Bench(Stage.QUARANTINED).held
-    overdue = WriterOverdue(A, WRITER)
+    overdue = WriterOverdue(H, WRITER)
     assert held.expire(REPORT_S - 0.01, REPORT_S) == []
     assert held.expire(REPORT_S, REPORT_S) == [overdue]
     assert held.expire(2 * REPORT_S - 0.01, REPORT_S) == []
     assert held.expire(2 * REPORT_S, REPORT_S) == [overdue]
     assert held.expire(FOREVER, REPORT_S) == [overdue]
-    held.stopped(A, WRITER)
+    held.stopped(H, WRITER)
     assert held.expire(2 * FOREVER, REPORT_S) == []
 
 
 def test_the_time_of_a_quarantine_counts_from_its_own_beginning() -> None:
     held = Bench(Stage.WRITING).held
-    held.revoke(A, 20.0)
+    held.revoke(H, 20.0)
     assert held.expire(20.0 + REPORT_S - 0.01, REPORT_S) == []
-    assert held.expire(20.0 + REPORT_S, REPORT_S) == [WriterOverdue(A, WRITER)]
+    assert held.expire(20.0 + REPORT_S, REPORT_S) == [WriterOverdue(H, WRITER)]
 
 
 @pytest.mark.parametrize("stage", [Stage.RESERVED, Stage.WRITING, Stage.WRITTEN])
@@ -130,14 +139,14 @@ def test_expiry_counts_from_the_last_progress(stage: Stage) -> None:
     held = bench.held
     renewed_at = 0.0
     if stage is not Stage.RESERVED:
-        held.begin(A, WRITER, 10.0)
-        held.progress(A, WRITER, 20.0)
+        held.begin(H, WRITER, 10.0)
+        held.progress(H, WRITER, 20.0)
         renewed_at = 20.0
     if stage is Stage.WRITTEN:
-        held.written(A, WRITER, 3, 25.0)
+        held.written(H, WRITER, 3, 25.0)
         renewed_at = 25.0
     if stage is not Stage.WRITING:
-        held.progress(A, WRITER, renewed_at + 5)  # nobody writes, so there is no progress
+        held.progress(H, WRITER, renewed_at + 5)  # nobody writes, so there is no progress
     assert held.expire(renewed_at + TTL_S - 0.01, REPORT_S) == []
     stalled = gone(ReleaseReason.EXPIRED, "no progress for 30 s")
     dropped = NEVER_BEGUN if stage is Stage.RESERVED else stalled
@@ -146,14 +155,14 @@ def test_expiry_counts_from_the_last_progress(stage: Stage) -> None:
 
 def test_begin_renews_the_expiry() -> None:
     held = Bench(Stage.RESERVED).held
-    held.begin(A, WRITER, 10.0)
+    held.begin(H, WRITER, 10.0)
     assert held.expire(TTL_S, REPORT_S) == []
 
 
 def test_a_row_never_expires_and_stays_until_the_engine_evicts_it() -> None:
     bench = Bench(Stage.ADMITTED)
     assert bench.held.expire(FOREVER, REPORT_S) == []
-    assert bench.held.stage(A) is Stage.ADMITTED
+    assert stage_of(bench.held) is Stage.ADMITTED
     assert bench.held.evict(A)
     assert bench.all_free
 
@@ -162,4 +171,4 @@ def test_a_row_never_expires_and_stays_until_the_engine_evicts_it() -> None:
 def test_only_a_row_is_evicted(stage: Stage | None) -> None:
     bench = Bench(stage)
     assert not bench.held.evict(A)
-    assert bench.held.stage(A) is stage
+    assert stage_of(bench.held) is stage

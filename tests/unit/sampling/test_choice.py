@@ -10,8 +10,8 @@ from twinpool.engine.batch import SamplingRow
 from twinpool.kv.reservations import RowReady
 from twinpool.sampling.choice import ChoiceState
 from twinpool.sampling.params import SamplingParams
-from twinpool.session.messages import Admit, Prefill
-from twinpool.types import Token
+from twinpool.session.messages import Admit, Attempt, Prefill
+from twinpool.types import AttemptId, HandoffId, Token
 
 EOS = frozenset({0})
 PROMPT = (4, 5, 6)
@@ -52,8 +52,10 @@ def test_what_goes_on_elsewhere_or_resumes_draws_as_it_would_have_here() -> None
     log = (7, 8)
     for token in log:
         undisturbed.append(Token(token))
-    resumed = Prompt.of(Prefill("a", 1, PROMPT, log, params, None, 1), EOS, 0.0)
-    moved = Row.of(RowReady(Admit("b", 1, PROMPT, log, params), (0, 1)), EOS)
+    resumed = Prompt.of(
+        Prefill(HandoffId("h"), (Attempt(AttemptId("a"), 1),), PROMPT, log, params, None, 1), EOS, 0.0
+    )
+    moved = Row.of(RowReady(Admit(AttemptId("b"), HandoffId("h"), 1, PROMPT, log, params), (0, 1)), EOS)
     assert resumed.choice == moved.choice == undisturbed
     assert moved.append(Token(2)).token == Token(2)
     assert moved.choice != undisturbed

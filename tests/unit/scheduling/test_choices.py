@@ -14,8 +14,10 @@ from router.scheduling.values import Output
 from tests.support.router.small_fleet import (
     LIMITS,
     SmallFleet,
+    attempt,
     emitted,
     failures,
+    handoff,
     request,
     reserved,
     sent,
@@ -33,19 +35,21 @@ def _two_choices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def both_decode(fleet: SmallFleet, *, timeout_s: float | None = None) -> None:
-    """Request r's choices 0 and 1 decode as try-1 and try-2; their logs are 21, 31 and 22, 32."""
-    assert reserved(fleet.arrives(request(timeout_s=timeout_s))) == [("d0", "try-1"), ("d0", "try-2")]
-    for index, attempt in enumerate(("try-1", "try-2")):
-        (prefill,) = sent(fleet.grants(attempt))
+    """Request r's choices 0 and 1 decode as the first two tries; their logs are 21, 31 and 22, 32."""
+    assert reserved(fleet.arrives(request(timeout_s=timeout_s))) == [("d0", handoff(1)), ("d0", handoff(2))]
+    for index, number in enumerate((1, 2)):
+        (prefill,) = sent(fleet.grants(number))
         assert isinstance(prefill, m.Prefill)
-        assert prefill.choice_index == index
-        commands = fleet.reads(21 + index, attempt=attempt)
+        assert prefill.attempts == (m.Attempt(attempt(number), index),)
+        commands = fleet.reads(21 + index, number=number)
         assert emitted(commands) == [Output(index, (Token(21 + index),))]
         (admit,) = sent(commands)
         assert isinstance(admit, m.Admit)
         assert admit.choice_index == index
-        fleet.writes(attempt)
-    commands = fleet.steps(m.RowToken("try-1", 1, Token(31), None), m.RowToken("try-2", 1, Token(32), None))
+        fleet.writes(number)
+    commands = fleet.steps(
+        m.RowToken(attempt(1), 1, Token(31), None), m.RowToken(attempt(2), 1, Token(32), None)
+    )
     assert emitted(commands) == [Output(0, (Token(31),)), Output(1, (Token(32),))]
 
 
@@ -58,7 +62,7 @@ def test_a_request_ends_with_its_last_choice(first: int, second: int) -> None:
     fleet = SmallFleet()
     both_decode(fleet)
     for index, is_last in ((first, False), (second, True)):
-        commands = fleet.steps(m.RowToken(f"try-{index + 1}", 2, Token(0), FinishReason.STOP))
+        commands = fleet.steps(m.RowToken(attempt(index + 1), 2, Token(0), FinishReason.STOP))
         (emit,) = [each for each in commands if isinstance(each, Emit)]
         assert (emit.output.choice_index, emit.last) == (index, is_last)
         assert emit.output.ending is not None
@@ -69,19 +73,19 @@ def test_a_request_ends_with_its_last_choice(first: int, second: int) -> None:
 def test_a_choice_that_is_set_back_leaves_the_other_alone_and_resumes_under_its_index() -> None:
     fleet = SmallFleet()
     both_decode(fleet)
-    commands = fleet.releases(ReleaseReason.FAILED, "try-2")
+    commands = fleet.releases(ReleaseReason.FAILED, 2)
     assert setbacks(commands) == [("r", Setback.ENGINE_FAILED, True)]
     assert phases(fleet) == {0: Phase.DECODING, 1: Phase.RESERVING}
-    fleet.grants("try-3")
-    assert emitted(fleet.reads(42, attempt="try-3", position=2)) == [Output(1, (Token(42),))]
+    fleet.grants(3)
+    assert emitted(fleet.reads(42, number=3, position=2)) == [Output(1, (Token(42),))]
 
 
 def test_a_choice_that_fails_for_good_fails_the_request() -> None:
     fleet = SmallFleet(limits=replace(LIMITS, most_attempts=1))
     both_decode(fleet)
-    commands = fleet.releases(ReleaseReason.FAILED, "try-2")
+    commands = fleet.releases(ReleaseReason.FAILED, 2)
     assert list(failures(commands)) == ["r"]
-    assert sent(commands) == [m.Drop("try-1")]
+    assert sent(commands) == [m.Drop(attempt(1))]
     assert fleet.forgot_everything()
 
 
@@ -100,7 +104,7 @@ def test_an_abort_ends_every_choice_well_and_a_cancel_none() -> None:
     assert ends == [(0, False), (1, True)]
     both_decode(cancelled)
     commands = cancelled.feed(Cancelled("r"))
-    assert sent(commands) == [m.Drop("try-1"), m.Drop("try-2")]
+    assert sent(commands) == [m.Drop(attempt(1)), m.Drop(attempt(2))]
     assert not emitted(commands)
     assert aborted.forgot_everything()
     assert cancelled.forgot_everything()
@@ -125,7 +129,7 @@ def test_a_cut_ends_its_own_choice_alone() -> None:
     fleet = SmallFleet()
     both_decode(fleet)
     commands = fleet.feed(Cut("r", 1, 1))
-    assert sent(commands) == [m.Drop("try-2")]
+    assert sent(commands) == [m.Drop(attempt(2))]
     (emit,) = (command for command in commands if isinstance(command, Emit))
     assert emit.output.ending is not None
     assert (emit.output.choice_index, emit.output.ending.usage.completion_tokens) == (1, 1)

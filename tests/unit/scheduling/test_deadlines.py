@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from router.scheduling.phases import Phase
-from tests.support.router.small_fleet import LIMITS, SmallFleet, emitted, failures, request, sent
+from tests.support.router.small_fleet import (
+    LIMITS,
+    SmallFleet,
+    attempt,
+    emitted,
+    failures,
+    handoff,
+    request,
+    sent,
+)
 from twinpool.errors import DeadlineExceeded
 from twinpool.session import messages as m
 from twinpool.session.messages import ReleaseReason
@@ -15,10 +24,10 @@ from twinpool.types import FinishReason, Token
 
 TOLD: dict[Phase, list[m.Command]] = {
     Phase.QUEUED: [],
-    Phase.RESERVING: [m.Drop("try-1")],
-    Phase.PREFILLING: [m.CancelPrefill("try-1"), m.Drop("try-1")],
-    Phase.HANDING_OFF: [m.CancelPrefill("try-1"), m.Drop("try-1")],
-    Phase.DECODING: [m.Drop("try-1")],
+    Phase.RESERVING: [m.Drop(handoff(1))],
+    Phase.PREFILLING: [m.CancelPrefill(handoff(1)), m.Drop(handoff(1))],
+    Phase.HANDING_OFF: [m.CancelPrefill(handoff(1)), m.Drop(attempt(1))],
+    Phase.DECODING: [m.Drop(attempt(1))],
 }
 LONGEST_3_S = replace(LIMITS, longest_request_s=3.0)
 
@@ -41,7 +50,7 @@ def test_what_an_expired_request_left_is_no_news() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.DECODING, timeout_s=2.0)
     fleet.passes(2.0)
-    assert fleet.steps(m.RowToken("try-1", 2, Token(23), FinishReason.LENGTH)) == []
+    assert fleet.steps(m.RowToken(attempt(1), 2, Token(23), FinishReason.LENGTH)) == []
     assert fleet.releases(ReleaseReason.EVICTED) == []
     assert fleet.passes(2.0) == []
 

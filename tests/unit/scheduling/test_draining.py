@@ -10,7 +10,16 @@ from router.scheduling.commands import ProbePair
 from router.scheduling.events import PairProven
 from router.scheduling.phases import Phase, Setback
 from tests.support.router.draining_fleet import GRACE_S, copying, drained, draining, drains, moves, ticks
-from tests.support.router.small_fleet import LIMITS, SmallFleet, request, reserved, sent, setbacks
+from tests.support.router.small_fleet import (
+    LIMITS,
+    SmallFleet,
+    attempt,
+    handoff,
+    request,
+    reserved,
+    sent,
+    setbacks,
+)
 from twinpool.session import messages as m
 from twinpool.types import Token
 
@@ -33,9 +42,9 @@ def test_a_request_that_waits_for_room_there_is_placed_elsewhere(worker_id: str)
     fleet.brings(Phase.RESERVING)
     commands = drains(fleet, worker_id)
     assert setbacks(commands) == [("r", Setback.DRAINED, False)]
-    assert m.Drop("try-1") in sent(commands, "d0")
-    assert [attempt for _, attempt in reserved(commands)] == ["try-2"]
-    late = fleet.grants("try-1")
+    assert m.Drop(handoff(1)) in sent(commands, "d0")
+    assert [each for _, each in reserved(commands)] == [handoff(2)]
+    late = fleet.grants(1)
     assert not sent(late, "p0")
 
 
@@ -76,7 +85,7 @@ def test_a_prefill_worker_is_empty_once_its_prompts_are_handed_off() -> None:
     fleet.reads()
     fleet.prefill_ends(m.PrefillOutcome.DONE)
     assert not drained(ticks(fleet))  # the row may not have come yet
-    fleet.steps(m.RowToken("try-1", 1, Token(22), None))
+    fleet.steps(m.RowToken(attempt(1), 1, Token(22), None))
     assert drained(ticks(fleet)) == ["p0-1"]
 
 
@@ -96,9 +105,9 @@ def test_what_is_left_when_the_grace_is_over_is_resumed_elsewhere() -> None:
     fleet = copying()
     commands = fleet.passes(GRACE_S)
     assert setbacks(commands) == [("r", Setback.DRAINED, True)]
-    assert sent(commands, "d0") == [m.Drop("try-1")]
-    assert sent(commands, "d1")[0] == m.Drop("try-2")
-    assert reserved(commands) == [("d1", "try-3")]
+    assert sent(commands, "d0") == [m.Drop(attempt(1))]
+    assert sent(commands, "d1")[0] == m.Drop(handoff(2))
+    assert reserved(commands) == [("d1", handoff(3))]
     assert not drained(ticks(fleet))
     fleet.releases(m.ReleaseReason.EVICTED)
     assert drained(ticks(fleet)) == ["d0-1"]
@@ -119,8 +128,8 @@ def test_a_prompt_that_is_still_read_when_the_grace_is_over_is_read_elsewhere() 
     drains(fleet, "p0")
     commands = fleet.passes(GRACE_S)
     assert setbacks(commands) == [("r", Setback.DRAINED, False)]
-    assert sent(commands, "p0") == [m.CancelPrefill("try-1")]
-    assert reserved(commands) == [("d0", "try-2")]
+    assert sent(commands, "p0") == [m.CancelPrefill(handoff(1))]
+    assert reserved(commands) == [("d0", handoff(2))]
     fleet.prefill_ends(m.PrefillOutcome.STOPPED)
     assert drained(ticks(fleet)) == ["p0-1"]
 

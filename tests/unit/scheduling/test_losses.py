@@ -14,8 +14,10 @@ from router.scheduling.reasons import PREFILL_ENDED, RELEASED
 from tests.support.router.small_fleet import (
     LIMITS,
     SmallFleet,
+    attempt,
     emitted,
     failures,
+    handoff,
     request,
     reserved,
     sent,
@@ -66,20 +68,20 @@ def test_a_request_that_was_only_reserving_is_queued_again(lost: str) -> None:
     commands = fleet.goes_down(lost)
     assert failures(commands) == {}
     other = "d1" if lost == "d0" else "d0"
-    assert reserved(commands)[0][1] == "try-2"
+    assert reserved(commands)[0][1] == handoff(2)
     if lost == "p0":
-        assert sent(commands, "d0")[:1] == [m.Drop("try-1")]
+        assert sent(commands, "d0")[:1] == [m.Drop(handoff(1))]
         assert fleet.choice("r").prefill_id == "p1"
     else:
-        assert reserved(commands) == [(other, "try-2")]
+        assert reserved(commands) == [(other, handoff(2))]
 
 
 @pytest.mark.parametrize(
     ("lost", "phase", "told"),
     [
-        ("p0", Phase.PREFILLING, [m.Drop("try-1")]),
-        ("d0", Phase.PREFILLING, [m.CancelPrefill("try-1")]),
-        ("d0", Phase.HANDING_OFF, [m.CancelPrefill("try-1")]),
+        ("p0", Phase.PREFILLING, [m.Drop(handoff(1))]),
+        ("d0", Phase.PREFILLING, [m.CancelPrefill(handoff(1))]),
+        ("d0", Phase.HANDING_OFF, [m.CancelPrefill(handoff(1))]),
         ("d0", Phase.DECODING, []),
     ],
 )
@@ -117,8 +119,8 @@ def test_the_loss_of_a_prefill_worker_after_its_first_token_leaves_it_to_the_dec
     assert fleet.goes_down("p0") == []
     assert fleet.has_ended("p0") == [Send("d0", m.WriterGone("p0-1"))]
     position = 1 if phase is Phase.HANDING_OFF else 2
-    commands = fleet.steps(m.RowToken("try-1", position, Token(23), FinishReason.STOP))
-    assert sent(commands) == [m.Drop("try-1")]
+    commands = fleet.steps(m.RowToken(attempt(1), position, Token(23), FinishReason.STOP))
+    assert sent(commands) == [m.Drop(attempt(1))]
     assert emitted(commands)[0].tokens == (Token(23),)
 
 
@@ -131,18 +133,18 @@ def test_a_queued_request_outlives_all_workers() -> None:
     fleet.comes_up("p0")
     fleet.comes_up("d0")
     fleet.says("p0", m.PairJoined("d0-2", "shm"))
-    assert reserved(fleet.feed(PairProven("p0-2", "d0-2"))) == [("d0", "try-1")]
+    assert reserved(fleet.feed(PairProven("p0-2", "d0-2"))) == [("d0", handoff(1))]
 
 
 def test_the_loss_of_one_worker_leaves_other_pairs_requests_alone() -> None:
     fleet = SmallFleet(prefill=2, decode=2)
     fleet.arrives(request("a"), request("b"))
-    fleet.grants("try-1", "d0")
-    fleet.grants("try-2", "d1")
+    fleet.grants(1, "d0")
+    fleet.grants(2, "d1")
     commands = fleet.goes_down("d0")
     assert setbacks(commands) == [("a", Setback.WORKER_LOST, False)]
-    assert reserved(commands) == [("d1", "try-3")]
-    assert fleet.choice("a").attempt == "try-3"
+    assert reserved(commands) == [("d1", handoff(3))]
+    assert fleet.choice("a").attempt == attempt(3)
     assert fleet.phase("b") is Phase.PREFILLING
 
 
@@ -189,11 +191,11 @@ def test_a_prefill_that_fails_sets_its_request_back_and_frees_the_decode_worker(
     assert failures(commands) == {}
     setback = Setback.ENGINE_FAILED if outcome is PrefillOutcome.FAILED else Setback.HANDOFF_FAILED
     assert setbacks(commands) == [("r", setback, phase is Phase.HANDING_OFF)]
-    assert sent(commands, "d0")[0] == m.Drop("try-1")
+    assert sent(commands, "d0")[0] == m.Drop(fleet.holder(1))
     if outcome is PrefillOutcome.PAIR_LOST:
         assert not reserved(commands)  # the decode worker may be dead
         commands = fleet.says("d0", fleet.loads["d0"])
-    assert reserved(commands) == [("d0", "try-2")]
+    assert reserved(commands) == [("d0", handoff(2))]
 
 
 @pytest.mark.parametrize("outcome", [PrefillOutcome.PAIR_LOST, PrefillOutcome.FAILED])
@@ -202,7 +204,7 @@ def test_the_last_prefill_that_may_fail_says_why(outcome: PrefillOutcome) -> Non
     fleet.brings(Phase.PREFILLING)
     commands = fleet.prefill_ends(outcome, detail="the reason")
     assert str(failures(commands)["r"]) == f"prefill worker p0: {outcome}: the reason"
-    assert sent(commands) == [m.CancelPrefill("try-1"), m.Drop("try-1")]
+    assert sent(commands) == [m.CancelPrefill(handoff(1)), m.Drop(fleet.holder(1))]
     assert fleet.forgot_everything()
     assert fleet.num_charged == 0
 
@@ -220,7 +222,7 @@ def test_a_decode_worker_that_lets_an_attempt_go_sets_its_request_back(
     setback = Setback.ENGINE_FAILED if failed else Setback.HANDOFF_FAILED
     assert setbacks(commands) == [("r", setback, phase is not Phase.PREFILLING)]
     assert [type(each) for each in sent(commands, "d0")] == [m.Reserve]
-    assert sent(commands, "p0") == ([] if phase is Phase.DECODING else [m.CancelPrefill("try-1")])
+    assert sent(commands, "p0") == ([] if phase is Phase.DECODING else [m.CancelPrefill(handoff(1))])
 
 
 @pytest.mark.parametrize("reason", [ReleaseReason.HANDOFF_FAILED, ReleaseReason.FAILED])
@@ -354,9 +356,9 @@ def test_a_request_whose_pair_breaks_while_it_reserves_goes_through_another() ->
     fleet = SmallFleet(decode=2)
     fleet.brings(Phase.RESERVING)
     commands = fleet.says("p0", m.PairBroken("d0-1", "reset"))
-    assert sent(commands, "d0") == [m.Drop("try-1")]
-    assert reserved(commands) == [("d1", "try-2")]
-    assert fleet.grants("try-1", "d0") == []
+    assert sent(commands, "d0") == [m.Drop(handoff(1))]
+    assert reserved(commands) == [("d1", handoff(2))]
+    assert fleet.grants(1, "d0") == []
 
 
 def test_a_request_whose_pair_breaks_while_it_is_read_goes_on_through_another() -> None:
@@ -365,15 +367,15 @@ def test_a_request_whose_pair_breaks_while_it_is_read_goes_on_through_another() 
     assert fleet.says("p0", m.PairBroken("d0-1", "reset")) == []
     commands = fleet.prefill_ends(PrefillOutcome.PAIR_LOST)
     assert setbacks(commands) == [("r", Setback.HANDOFF_FAILED, False)]
-    assert sent(commands, "d0") == [m.Drop("try-1")]
-    assert reserved(commands) == [("d1", "try-2")]
+    assert sent(commands, "d0") == [m.Drop(handoff(1))]
+    assert reserved(commands) == [("d1", handoff(2))]
 
 
 def test_a_broken_pair_leaves_the_rows_it_has_handed_off_alone() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.DECODING)
     fleet.says("p0", m.PairBroken("d0-1", "reset"))
-    assert emitted(fleet.steps(m.RowToken("try-1", 2, Token(23), None)))
+    assert emitted(fleet.steps(m.RowToken(attempt(1), 2, Token(23), None)))
 
 
 # Suspicion.
@@ -384,11 +386,11 @@ def test_one_death_costs_one_attempt_however_it_is_heard_of(pool: Pool) -> None:
     """The other side tells of the connection's end before the router has heard of the death itself."""
     fleet = SmallFleet()
     fleet.arrives(request("r"))
-    fleet.grants("try-1")
+    fleet.grants(1)
     if pool is Pool.PREFILL:
-        fleet.releases(m.ReleaseReason.CONNECTION_ENDED, "try-1")
+        fleet.releases(m.ReleaseReason.CONNECTION_ENDED, 1)
     else:
-        fleet.prefill_ends(PrefillOutcome.PAIR_LOST, "try-1")
+        fleet.prefill_ends(PrefillOutcome.PAIR_LOST, 1)
     state = fleet.choice("r")
     assert (state.phase, state.num_failed_attempts) == (Phase.QUEUED, 1)
     fleet.passes(0.1)
@@ -401,11 +403,11 @@ def test_one_death_costs_one_attempt_however_it_is_heard_of(pool: Pool) -> None:
 def test_who_speaks_again_is_no_longer_suspected(speaker: str) -> None:
     fleet = SmallFleet()
     fleet.arrives(request("r"))
-    fleet.grants("try-1")
+    fleet.grants(1)
     if speaker == "p0":
-        fleet.releases(m.ReleaseReason.CONNECTION_ENDED, "try-1")
+        fleet.releases(m.ReleaseReason.CONNECTION_ENDED, 1)
     else:
-        fleet.prefill_ends(PrefillOutcome.PAIR_LOST, "try-1")
+        fleet.prefill_ends(PrefillOutcome.PAIR_LOST, 1)
     fleet.says(speaker, m.LoadReport(blocks_free=16))
     assert fleet.choice("r").phase is Phase.RESERVING
 

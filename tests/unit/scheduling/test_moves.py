@@ -17,7 +17,16 @@ from tests.support.router.draining_fleet import (
     reserving,
     ticks,
 )
-from tests.support.router.small_fleet import PROMPT, SmallFleet, emitted, reserved, sent, setbacks
+from tests.support.router.small_fleet import (
+    PROMPT,
+    SmallFleet,
+    attempt,
+    emitted,
+    handoff,
+    reserved,
+    sent,
+    setbacks,
+)
 from twinpool.session import messages as m
 from twinpool.types import FinishReason, ServedBy, Token
 
@@ -36,7 +45,7 @@ def test_a_draining_worker_is_joined_with_every_one_that_stays() -> None:
 def test_room_is_asked_for_once_the_pair_is_joined_with_some_to_grow() -> None:
     fleet = draining()
     longest = len(PROMPT) + MAX_TOKENS
-    assert sent(ticks(fleet)) == [m.Reserve("try-2", longest, "d0-1", 30.0)]
+    assert sent(ticks(fleet)) == [m.Reserve(handoff(2), (attempt(2),), longest, "d0-1", 30.0)]
     assert not sent(ticks(fleet))
 
 
@@ -45,25 +54,25 @@ def test_rows_move_to_the_worker_with_the_fewest_rows_those_not_yet_let_in_inclu
     joins(fleet, target="d2")
     fleet.says("d1", m.LoadReport(waiting=2, blocks_free=64))
     fleet.says("d2", m.LoadReport(running=1, blocks_free=60))
-    assert reserved(ticks(fleet)) == [("d2", "try-2")]
+    assert reserved(ticks(fleet)) == [("d2", handoff(2))]
 
 
 def test_a_row_is_stepped_while_it_is_copied() -> None:
     fleet = copying()
-    (output,) = emitted(fleet.steps(m.RowToken("try-1", 2, Token(23), None)))
+    (output,) = emitted(fleet.steps(m.RowToken(attempt(1), 2, Token(23), None)))
     assert output.tokens == (Token(23),)
 
 
 def test_a_row_goes_on_at_its_new_place_where_its_copy_is_whole() -> None:
     fleet = copying()
-    fleet.steps(m.RowToken("try-1", 2, Token(23), None))
+    fleet.steps(m.RowToken(attempt(1), 2, Token(23), None))
     commands = moves(fleet, 3)
     (admit,) = sent(commands, "d1")
     assert isinstance(admit, m.Admit)
-    assert (admit.attempt, admit.prompt_ids, admit.output_ids) == ("try-2", PROMPT, (21, 22, 23))
-    assert sent(commands, "d0") == [m.Drop("try-1")]
+    assert (admit.attempt, admit.prompt_ids, admit.output_ids) == (attempt(2), PROMPT, (21, 22, 23))
+    assert sent(commands, "d0") == [m.Drop(attempt(1))]
     assert moves_ended(commands) == ["moved"]
-    last = m.RowToken("try-2", 3, Token(24), FinishReason.STOP)
+    last = m.RowToken(attempt(2), 3, Token(24), FinishReason.STOP)
     (output,) = emitted(fleet.steps(last, worker_id="d1"))
     assert output.tokens == (Token(24),)
     assert output.ending is not None
@@ -76,13 +85,13 @@ def test_a_worker_is_empty_once_its_row_is_gone_and_stepped_elsewhere() -> None:
     assert not drained(ticks(fleet))
     fleet.releases(m.ReleaseReason.EVICTED)
     assert not drained(ticks(fleet))  # the last of its cache may still be on its way
-    fleet.steps(m.RowToken("try-2", 2, Token(23), None), worker_id="d1")
+    fleet.steps(m.RowToken(attempt(2), 2, Token(23), None), worker_id="d1")
     assert drained(ticks(fleet)) == ["d0-1"]
 
 
 def test_a_grant_said_twice_has_the_row_copied_once() -> None:
     fleet = copying()
-    assert not sent(fleet.grants("try-2", "d1"))
+    assert not sent(fleet.grants(2, "d1"))
 
 
 def test_the_oldest_rows_move_first_and_only_so_many_at_a_time() -> None:
@@ -107,26 +116,26 @@ def test_the_oldest_rows_move_first_and_only_so_many_at_a_time() -> None:
 
 def test_a_refused_row_is_offered_again_after_a_while() -> None:
     fleet = reserving()
-    commands = fleet.refuses("try-2", "d1", free=64)
+    commands = fleet.refuses(2, "d1", free=64)
     assert moves_ended(commands) == ["failed"]
     assert not sent(commands)
     assert not reserved(ticks(fleet))
-    assert reserved(fleet.passes(MOVE_AGAIN_S)) == [("d1", "try-3")]
+    assert reserved(fleet.passes(MOVE_AGAIN_S)) == [("d1", handoff(3))]
 
 
 def test_a_row_whose_copy_failed_stays_and_is_tried_again() -> None:
     fleet = copying()
-    commands = fleet.says("d0", m.MoveFailed("try-1", "try-2", "stopped"))
-    assert sent(commands) == [m.Drop("try-2")]
+    commands = fleet.says("d0", m.MoveFailed(attempt(1), handoff(2), "stopped"))
+    assert sent(commands) == [m.Drop(handoff(2))]
     assert moves_ended(commands) == ["failed"]
     assert fleet.phase() is Phase.DECODING
     assert not reserved(ticks(fleet))
-    assert reserved(fleet.passes(MOVE_AGAIN_S)) == [("d1", "try-3")]
+    assert reserved(fleet.passes(MOVE_AGAIN_S)) == [("d1", handoff(3))]
 
 
 def test_a_row_whose_reservation_expired_stays() -> None:
     fleet = copying()
-    commands = fleet.releases(m.ReleaseReason.EXPIRED, "try-2", "d1")
+    commands = fleet.releases(m.ReleaseReason.EXPIRED, 2, "d1")
     assert not sent(commands)
     assert moves_ended(commands) == ["failed"]
     assert fleet.phase() is Phase.DECODING
@@ -134,16 +143,16 @@ def test_a_row_whose_reservation_expired_stays() -> None:
 
 def test_a_row_that_moved_into_an_expired_reservation_is_resumed() -> None:
     fleet = copying()
-    fleet.releases(m.ReleaseReason.EXPIRED, "try-2", "d1")
+    fleet.releases(m.ReleaseReason.EXPIRED, 2, "d1")
     commands = moves(fleet)
     assert setbacks(commands) == [("r", Setback.DRAINED, True)]
-    assert m.Drop("try-1") in sent(commands, "d0")
+    assert m.Drop(attempt(1)) in sent(commands, "d0")
 
 
 def test_a_row_whose_admit_comes_too_late_is_resumed_and_no_attempt_is_lost() -> None:
     fleet = copying()
     moves(fleet)
-    commands = fleet.releases(m.ReleaseReason.GONE, "try-2", "d1")
+    commands = fleet.releases(m.ReleaseReason.GONE, 2, "d1")
     assert setbacks(commands) == [("r", Setback.EXPIRED, True)]
 
 
@@ -160,22 +169,22 @@ def test_a_row_whose_worker_is_lost_is_resumed_and_its_reservation_revoked() -> 
     fleet = copying()
     commands = fleet.goes_down("d0")
     assert setbacks(commands) == [("r", Setback.WORKER_LOST, True)]
-    assert sent(commands, "d1")[:1] == [m.Drop("try-2")]
+    assert sent(commands, "d1")[:1] == [m.Drop(handoff(2))]
 
 
 def test_a_row_that_ends_meanwhile_leaves_nothing_at_either_side() -> None:
     fleet = copying()
-    commands = fleet.steps(m.RowToken("try-1", 2, Token(23), FinishReason.STOP))
-    assert sent(commands, "d1") == [m.Drop("try-2")]
-    assert sent(commands, "d0") == [m.Drop("try-1")]
+    commands = fleet.steps(m.RowToken(attempt(1), 2, Token(23), FinishReason.STOP))
+    assert sent(commands, "d1") == [m.Drop(handoff(2))]
+    assert sent(commands, "d0") == [m.Drop(attempt(1))]
     assert fleet.forgot_everything()
 
 
 def test_a_row_whose_client_leaves_meanwhile_leaves_nothing_at_either_side() -> None:
     fleet = copying()
     commands = fleet.feed(Cancelled("r"))
-    assert sent(commands, "d1") == [m.Drop("try-2")]
-    assert sent(commands, "d0") == [m.Drop("try-1")]
+    assert sent(commands, "d1") == [m.Drop(handoff(2))]
+    assert sent(commands, "d0") == [m.Drop(attempt(1))]
     assert fleet.forgot_everything()
 
 
@@ -188,24 +197,24 @@ def test_a_row_that_must_make_room_meanwhile_is_resumed() -> None:
     drains(fleet)
     ticks(fleet)
     joins(fleet)
-    assert reserved(ticks(fleet)) == [("d1", "try-3"), ("d1", "try-4")]
-    commands = fleet.pauses("try-1")
+    assert reserved(ticks(fleet)) == [("d1", handoff(3)), ("d1", handoff(4))]
+    commands = fleet.pauses(attempt(1))
     assert setbacks(commands) == [("young", Setback.PREEMPTED, True)]
-    assert sent(commands, "d1") == [m.Drop("try-4")]
+    assert sent(commands, "d1") == [m.Drop(handoff(4))]
 
 
 def test_a_row_that_moves_in_stays_where_it_is_if_its_target_must_make_room() -> None:
     fleet = copying()
     fleet.decodes("there", 3, worker_id="d1")
-    commands = fleet.pauses("try-3", worker_id="d1")
-    assert sent(commands) == [m.Drop("try-2")]
+    commands = fleet.pauses(attempt(3), worker_id="d1")
+    assert sent(commands) == [m.Drop(handoff(2))]
     assert moves_ended(commands) == ["failed"]
     assert not setbacks(commands)
     assert fleet.phase() is Phase.DECODING
-    assert not sent(fleet.pauses("try-3", worker_id="d1"))  # it is on its way out
-    fleet.releases(m.ReleaseReason.REVOKED, "try-2", "d1")
-    fleet.says("d0", m.MoveFailed("try-1", "try-2", "stopped"))
-    assert reserved(fleet.passes(MOVE_AGAIN_S)) == [("d1", "try-4")]
+    assert not sent(fleet.pauses(attempt(3), worker_id="d1"))  # it is on its way out
+    fleet.releases(m.ReleaseReason.REVOKED, 2, "d1")
+    fleet.says("d0", m.MoveFailed(attempt(1), handoff(2), "stopped"))
+    assert reserved(fleet.passes(MOVE_AGAIN_S)) == [("d1", handoff(4))]
 
 
 def test_a_broken_pair_is_joined_again_after_a_while() -> None:
@@ -214,7 +223,7 @@ def test_a_broken_pair_is_joined_again_after_a_while() -> None:
     assert not sent(ticks(fleet))
     assert sent(fleet.passes(0.5)) == [m.JoinPair("d1-1", fleet.hello("d1").endpoint)]
     joins(fleet)
-    assert reserved(ticks(fleet)) == [("d1", "try-2")]
+    assert reserved(ticks(fleet)) == [("d1", handoff(2))]
 
 
 # Whither it may go.
@@ -223,9 +232,9 @@ def test_a_broken_pair_is_joined_again_after_a_while() -> None:
 def test_nothing_moves_to_a_worker_that_is_to_leave_too() -> None:
     fleet = copying()
     commands = drains(fleet, "d1")
-    assert sent(commands, "d1") == [m.Drop("try-2")]
+    assert sent(commands, "d1") == [m.Drop(handoff(2))]
     assert moves_ended(commands) == ["failed"]
-    fleet.says("d0", m.MoveFailed("try-1", "try-2", "stopped"))
+    fleet.says("d0", m.MoveFailed(attempt(1), handoff(2), "stopped"))
     assert not reserved(ticks(fleet))
 
 
@@ -237,7 +246,7 @@ def test_a_worker_that_comes_up_meanwhile_is_a_target_once_a_canary_has_passed()
     joins(fleet)
     assert not reserved(ticks(fleet))
     fleet.joins("p0", "d1")
-    assert reserved(ticks(fleet)) == [("d1", "try-2")]
+    assert reserved(ticks(fleet)) == [("d1", handoff(2))]
 
 
 def test_a_full_worker_is_no_target() -> None:

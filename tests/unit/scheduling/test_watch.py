@@ -13,9 +13,18 @@ from router.scheduling.fleet import RECENT_STEPS
 from router.scheduling.phases import Phase, Setback
 from router.scheduling.watch import OVERDUE_S, OWN_STALL_S, PATIENCE_S
 from tests.support.router.draining_fleet import moves_ended, reserving
-from tests.support.router.small_fleet import SmallFleet, replaced, request, reserved, sent, setbacks
+from tests.support.router.small_fleet import (
+    SmallFleet,
+    attempt,
+    handoff,
+    replaced,
+    request,
+    reserved,
+    sent,
+    setbacks,
+)
 from twinpool.session import messages as m
-from twinpool.types import Token
+from twinpool.types import HandoffId, Token
 
 
 def test_an_engine_that_moves_is_left_alone() -> None:
@@ -170,7 +179,7 @@ def test_who_moves_again_gets_requests_again() -> None:
     fleet.beats(5.5, "p0")
     assert fleet.arrives(request()) == []
     fleet.loads["d0"] = replace(fleet.loads["d0"], progress=1)
-    assert reserved(fleet.says("d0", fleet.loads["d0"])) == [("d0", "try-1")]
+    assert reserved(fleet.says("d0", fleet.loads["d0"])) == [("d0", handoff(1))]
 
 
 # What it had.
@@ -180,14 +189,14 @@ def test_rows_of_all_that_stand_still_go_on_elsewhere_before_any_turn_has_come()
     fleet = SmallFleet(decode=3)
     fleet.decodes("a", 1, worker_id="d0")
     fleet.loads["d0"] = m.LoadReport(running=1, blocks_free=14)
-    fleet.steps(m.RowToken("try-1", 2, Token(23), None))
+    fleet.steps(m.RowToken(attempt(1), 2, Token(23), None))
     fleet.decodes("b", 2, worker_id="d1")
     assert [choice.decode_id for choice in fleet.scheduler.choices] == ["d0", "d1"]
     commands = fleet.beats(5.5, "p0", "d2")
     assert replaced(commands) == ["d0"]
     assert setbacks(commands) == [("a", Setback.WORKER_LOST, True), ("b", Setback.WORKER_LOST, True)]
-    assert sent(commands, "d0") == [m.Drop("try-1")]
-    assert sent(commands, "d1") == [m.Drop("try-2")]
+    assert sent(commands, "d0") == [m.Drop(attempt(1))]
+    assert sent(commands, "d1") == [m.Drop(attempt(2))]
     assert [worker_id for worker_id, _ in reserved(commands)] == ["d2", "d2"]
 
 
@@ -209,59 +218,59 @@ def test_a_row_that_moves_to_a_worker_that_stands_still_stays_where_it_is() -> N
     fleet = reserving()
     commands = fleet.beats(5.5, "p0", "d0")
     assert moves_ended(commands) == ["failed"]
-    assert sent(commands, "d1") == [m.Drop("try-2")]
+    assert sent(commands, "d1") == [m.Drop(handoff(2))]
     assert setbacks(commands) == []
 
 
 # Quarantine.
 
 
-def overdue(fleet: SmallFleet, attempt: str, writer: str) -> list[ReplaceWorker]:
+def overdue(fleet: SmallFleet, held: HandoffId, writer: str) -> list[ReplaceWorker]:
     """A decode worker says that a writer does not let go; whom the router has replaced then."""
-    fleet.says("d0", m.QuarantineOverdue(attempt, writer))
+    fleet.says("d0", m.QuarantineOverdue(held, writer))
     return [each for each in fleet.passes(0.1) if isinstance(each, ReplaceWorker)]
 
 
 def test_a_writer_that_does_not_let_go_is_replaced() -> None:
     fleet = SmallFleet()
-    (command,) = overdue(fleet, "try-9", "p0-1")
+    (command,) = overdue(fleet, handoff(9), "p0-1")
     assert (command.worker_id, command.incarnation) == ("p0", "p0-1")
-    assert "try-9" in command.reason
+    assert handoff(9) in command.reason
     assert command.cause is ReplaceCause.QUARANTINE_OVERDUE
     assert fleet.arrives(request()) == []
 
 
 def test_a_writer_is_not_replaced_again_while_its_replacement_is_under_way() -> None:
     fleet = SmallFleet()
-    assert replaced(overdue(fleet, "try-9", "p0-1")) == ["p0"]
+    assert replaced(overdue(fleet, handoff(9), "p0-1")) == ["p0"]
     fleet.beats(2.0, "p0", "d0")
-    assert overdue(fleet, "try-9", "p0-1") == []
-    assert overdue(fleet, "try-8", "p0-1") == []
+    assert overdue(fleet, handoff(9), "p0-1") == []
+    assert overdue(fleet, handoff(8), "p0-1") == []
     fleet.beats(PATIENCE_S, "p0", "d0")
-    assert replaced(overdue(fleet, "try-9", "p0-1")) == ["p0"]
+    assert replaced(overdue(fleet, handoff(9), "p0-1")) == ["p0"]
 
 
 def test_a_writers_next_life_is_replaced_as_soon_as_it_does_not_let_go() -> None:
     fleet = SmallFleet()
-    overdue(fleet, "try-8", "p0-1")
+    overdue(fleet, handoff(8), "p0-1")
     fleet.goes_down("p0")
     fleet.comes_up("p0")
-    assert replaced(overdue(fleet, "try-9", "p0-2")) == ["p0"]
+    assert replaced(overdue(fleet, handoff(9), "p0-2")) == ["p0"]
 
 
 def test_a_writer_that_is_gone_already_is_not_replaced_again() -> None:
     fleet = SmallFleet()
     fleet.goes_down("p0")
     fleet.comes_up("p0")
-    assert overdue(fleet, "try-9", "p0-1") == []
+    assert overdue(fleet, handoff(9), "p0-1") == []
 
 
 def test_of_several_writers_one_is_replaced_and_the_next_only_if_it_still_does_not_let_go() -> None:
     fleet = SmallFleet(prefill=3)
-    assert replaced(overdue(fleet, "try-7", "p0-1")) == ["p0"]
-    assert overdue(fleet, "try-8", "p1-1") == []
+    assert replaced(overdue(fleet, handoff(7), "p0-1")) == ["p0"]
+    assert overdue(fleet, handoff(8), "p1-1") == []
     assert fleet.beats(OVERDUE_S - 1, "p0", "p1", "p2", "d0") == []
-    assert overdue(fleet, "try-9", "p2-1") == []
+    assert overdue(fleet, handoff(9), "p2-1") == []
     assert fleet.beats(1.0, "p0", "p1", "p2", "d0") == []
     fleet.goes_down("p0")
     fleet.comes_up("p0")
@@ -273,7 +282,7 @@ def test_who_keeps_blocks_from_others_goes_before_who_only_stands_still() -> Non
     assert replaced(fleet.beats(6.5, "p1", "d0")) == ["p0"]
     fleet.goes_down("p0")
     fleet.comes_up("p0")
-    fleet.says("d0", m.QuarantineOverdue("try-9", "p1-1"))
+    fleet.says("d0", m.QuarantineOverdue(handoff(9), "p1-1"))
     assert replaced(fleet.passes(0.1)) == ["p1"]
     fleet.goes_down("p1")
     fleet.comes_up("p1")

@@ -36,6 +36,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 def values(hint: Any, name: str = "") -> st.SearchStrategy[Any]:
     """Anything that a field of this type may hold."""
+    hint = getattr(hint, "__supertype__", hint)
     if hint is int:
         return st.integers(0, 2**64 - 1 if name in WIDE else 2**31 - 1 if name in SIGNED else 2**32 - 1)
     if hint is float:
@@ -58,6 +59,7 @@ def values(hint: Any, name: str = "") -> st.SearchStrategy[Any]:
 
 def filled(hint: Any) -> Any:
     """A value of this type in which no field has what an absent one would have."""
+    hint = getattr(hint, "__supertype__", hint)
     if hint in (int, float, str, bool):
         return hint(7)
     if get_origin(hint) in (Union, UnionType):
@@ -109,9 +111,9 @@ def test_an_unknown_message_is_refused_typed(
 @pytest.mark.parametrize(
     "response",
     [
-        pb.WorkResponse(prefill_ended=pb.PrefillEnded(attempt="a")),
-        pb.WorkResponse(prefill_ended=pb.PrefillEnded(attempt="a", outcome=99)),  # type: ignore[arg-type]
-        pb.WorkResponse(released=pb.Released(attempt="a")),
+        pb.WorkResponse(prefill_ended=pb.PrefillEnded(handoff="a")),
+        pb.WorkResponse(prefill_ended=pb.PrefillEnded(handoff="a", outcome=99)),  # type: ignore[arg-type]
+        pb.WorkResponse(released=pb.Released(holder="a")),
         pb.ControlResponse(hello=pb.Hello()),
         pb.WorkResponse(first_token=pb.FirstToken(finish_reason=99)),  # type: ignore[arg-type]
     ],

@@ -16,7 +16,7 @@ from router.telemetry.metrics import Metrics
 from router.telemetry.observations import Observations
 from router.telemetry.series import HANDOFF_FAILURES
 from tests.support.router.draining_fleet import starts_to_move
-from tests.support.router.small_fleet import LIMITS, SmallFleet, failures, request
+from tests.support.router.small_fleet import LIMITS, SmallFleet, attempt, failures, handoff, request
 from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
 from twinpool.session.messages import PrefillOutcome, ReleaseReason
@@ -24,25 +24,25 @@ from twinpool.types import FinishReason, Token
 
 LOAD = m.LoadReport()
 WORDS: list[tuple[m.Event, str, dict[str, str]]] = [
-    (m.Written("try-1", 4096, 0.1), "handoff_seconds_count", {"transport": "shm"}),
-    (m.Released("try-1", ReleaseReason.EXPIRED, "", LOAD), "leases_expired_total", {}),
+    (m.Written(handoff(1), 4096, 0.1), "handoff_seconds_count", {"transport": "shm"}),
+    (m.Released(attempt(1), ReleaseReason.EXPIRED, "", LOAD), "leases_expired_total", {}),
     (
-        m.Released("try-1", ReleaseReason.DAMAGED, "", LOAD),
+        m.Released(attempt(1), ReleaseReason.DAMAGED, "", LOAD),
         "handoff_failures_total",
         {"reason": "checksum"},
     ),
     (
-        m.PrefillEnded("try-1", PrefillOutcome.PAIR_LOST, "", LOAD),
+        m.PrefillEnded(handoff(1), PrefillOutcome.PAIR_LOST, "", LOAD),
         "handoff_failures_total",
         {"reason": "pair_lost"},
     ),
     (
-        m.Released("try-1", ReleaseReason.CONNECTION_ENDED, "", LOAD),
+        m.Released(attempt(1), ReleaseReason.CONNECTION_ENDED, "", LOAD),
         "handoff_failures_total",
         {"reason": "pair_lost"},
     ),
     (
-        m.Released("try-1", ReleaseReason.WRITER_GONE, "", LOAD),
+        m.Released(attempt(1), ReleaseReason.WRITER_GONE, "", LOAD),
         "handoff_failures_total",
         {"reason": "pair_lost"},
     ),
@@ -109,8 +109,8 @@ def test_a_hand_off_that_both_its_ends_report_has_failed_once() -> None:
 @pytest.mark.parametrize("first", ["d0", "p0"])
 def test_a_lease_that_expires_is_one_refused_hand_off_whoever_notices_first(first: str) -> None:
     words: dict[str, m.Event] = {
-        "d0": m.Released("try-1", ReleaseReason.EXPIRED, "no progress", LOAD),
-        "p0": m.PrefillEnded("try-1", PrefillOutcome.REFUSED, "", LOAD),
+        "d0": m.Released(attempt(1), ReleaseReason.EXPIRED, "no progress", LOAD),
+        "p0": m.PrefillEnded(handoff(1), PrefillOutcome.REFUSED, "", LOAD),
     }
     bench = Bench()
     bench.prefills(USER)
@@ -121,8 +121,8 @@ def test_a_lease_that_expires_is_one_refused_hand_off_whoever_notices_first(firs
 
 
 PAIR_LOST: dict[str, m.Event] = {
-    "p0": m.PrefillEnded("try-1", PrefillOutcome.PAIR_LOST, "", LOAD),
-    "d0": m.Released("try-1", ReleaseReason.CONNECTION_ENDED, "", LOAD),
+    "p0": m.PrefillEnded(handoff(1), PrefillOutcome.PAIR_LOST, "", LOAD),
+    "d0": m.Released(attempt(1), ReleaseReason.CONNECTION_ENDED, "", LOAD),
 }
 
 
@@ -154,7 +154,7 @@ def test_a_worker_lost_before_or_after_the_hand_off_loses_no_hand_off() -> None:
     reserving.fleet.goes_down("d0")
     decoding = Bench()
     decoding.hands_off(USER)
-    decoding.fleet.says("d0", m.Written("try-1", 4096, 0.1))
+    decoding.fleet.says("d0", m.Written(handoff(1), 4096, 0.1))
     decoding.fleet.goes_down("d0")
     alone = Bench()
     alone.fleet.arrives(replace(USER, params=SamplingParams(max_tokens=1)))
@@ -166,16 +166,16 @@ def test_a_worker_lost_before_or_after_the_hand_off_loses_no_hand_off() -> None:
 def test_a_rows_move_is_no_hand_off_whichever_of_its_workers_speaks_first(first: str) -> None:
     bench = Bench(SmallFleet(decode=2, blocks=64))
     bench.hands_off(request(max_tokens=9))
-    bench.fleet.says("d0", m.Written("try-1", 4096, 0.05))
-    bench.fleet.says("p0", m.PrefillEnded("try-1", PrefillOutcome.DONE, "", LOAD))
+    bench.fleet.says("d0", m.Written(handoff(1), 4096, 0.05))
+    bench.fleet.says("p0", m.PrefillEnded(handoff(1), PrefillOutcome.DONE, "", LOAD))
     bench.fleet.says(
-        "d0", m.StepDone(1, (m.RowToken("try-1", 1, Token(22), None),), 0.5, bench.fleet.loads["d0"])
+        "d0", m.StepDone(1, (m.RowToken(attempt(1), 1, Token(22), None),), 0.5, bench.fleet.loads["d0"])
     )
     starts_to_move(bench.fleet)
-    bench.fleet.grants("try-2", "d1")
+    bench.fleet.grants(2, "d1")
     words: list[tuple[str, m.Event]] = [
-        ("d0", m.RowMoved("try-1", "try-2", 2)),
-        ("d1", m.Written("try-2", 4096, 3.0)),
+        ("d0", m.RowMoved(attempt(1), handoff(2), 2)),
+        ("d1", m.Written(handoff(2), 4096, 3.0)),
     ]
     for worker_id, word in words if first == "source" else reversed(words):
         bench.fleet.says(worker_id, word)
@@ -183,7 +183,7 @@ def test_a_rows_move_is_no_hand_off_whichever_of_its_workers_speaks_first(first:
     assert bench.value("handoff_seconds_count", transport="shm") == 1
     assert bench.value("handoff_seconds_sum", transport="shm") == 0.05
     assert bench.value("handoff_bytes_total", transport="shm") == 4096
-    bench.fleet.says("d1", m.Released("try-2", ReleaseReason.CONNECTION_ENDED, "", LOAD))
+    bench.fleet.says("d1", m.Released(attempt(2), ReleaseReason.CONNECTION_ENDED, "", LOAD))
     assert bench.failed_handoffs() == {}
 
 
@@ -199,7 +199,7 @@ def test_a_hand_off_is_counted_for_its_own_pairs_transport_even_once_its_writer_
     bench.fleet.grants()
     bench.fleet.reads(worker_id="p1")
     bench.fleet.goes_down("p1")
-    bench.fleet.says("d0", m.Written("try-1", 4096, 0.1))
+    bench.fleet.says("d0", m.Written(handoff(1), 4096, 0.1))
     assert bench.value("handoff_bytes_total", transport="ray") == 4096
     assert bench.value("handoff_bytes_total", transport="shm") == 0
 
@@ -217,7 +217,7 @@ def test_a_preemption_is_a_setback_and_a_resume() -> None:
     bench = Bench()
     bench.fleet.decodes("a", 1)
     bench.fleet.decodes("b", 2)
-    bench.fleet.pauses("try-1")
+    bench.fleet.pauses(attempt(1))
     assert bench.value("preemptions_total") == 1
     assert bench.value("setbacks_total", reason="preempted") == 1
     assert bench.value("resumes_total", reason="preempted") == 1
@@ -248,7 +248,7 @@ def test_a_first_token_is_counted_from_the_arrival_of_its_call_and_the_next_from
     bench.fleet.reads()
     assert bench.value("time_to_first_token_seconds_sum") == 2.5
     bench.fleet.now += 0.25
-    bench.fleet.steps(m.RowToken("try-1", 1, Token(22), None))
+    bench.fleet.steps(m.RowToken(attempt(1), 1, Token(22), None))
     assert bench.value("inter_token_latency_seconds_sum") == 0.25
     assert bench.value("generation_tokens_total") == 2
 
@@ -270,12 +270,12 @@ def test_of_a_request_that_ends_well_every_choices_finish_reason_is_counted(
     monkeypatch.setattr(attempts, "NUM_CHOICES", 2)
     bench = Bench()
     bench.fleet.arrives(USER)
-    for attempt in ("try-1", "try-2"):
-        bench.fleet.grants(attempt)
-    bench.fleet.reads(0, FinishReason.STOP, attempt="try-1")
+    for number in (1, 2):
+        bench.fleet.grants(number)
+    bench.fleet.reads(0, FinishReason.STOP, number=1)
     assert bench.value("request_success_total", finished_reason="stop") == 0
-    bench.fleet.reads(21, attempt="try-2")
-    bench.fleet.steps(m.RowToken("try-2", 1, Token(22), FinishReason.LENGTH))
+    bench.fleet.reads(21, number=2)
+    bench.fleet.steps(m.RowToken(attempt(2), 1, Token(22), FinishReason.LENGTH))
     assert bench.value("request_success_total", finished_reason="stop") == 1
     assert bench.value("request_success_total", finished_reason="length") == 1
     assert bench.value("request_generation_tokens_sum") == 3
@@ -285,7 +285,7 @@ def test_of_a_request_that_ends_well_every_choices_finish_reason_is_counted(
 def test_steps_of_both_pools_are_measured() -> None:
     bench = Bench()
     bench.fleet.says("p0", m.PrefillStep(2, 96, 0.25))
-    bench.fleet.says("d0", m.StepDone(1, (m.RowToken("try-1", 1, Token(22), None),), 0.5, LOAD))
+    bench.fleet.says("d0", m.StepDone(1, (m.RowToken(attempt(1), 1, Token(22), None),), 0.5, LOAD))
     for pool, seconds, batch, tokens in (("prefill", 0.25, 2, 96), ("decode", 0.5, 1, 1)):
         assert bench.value("step_duration_seconds_sum", pool=pool) == seconds
         assert bench.value("batch_size_sum", pool=pool) == batch

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from twinpool.types import HandoffId
 from twinpool.worker.courier import Courier
 from twinpool.worker.turn import Copied, Copy
 
@@ -18,22 +19,22 @@ class SenderLog:
     def __init__(self) -> None:
         self.said: list[tuple[object, ...]] = []
 
-    def begin(self, attempt: str) -> None:
-        self.said.append(("begin", attempt))
+    def begin(self, handoff: HandoffId) -> None:
+        self.said.append(("begin", handoff))
 
-    def push(self, attempt: str, source_blocks: Sequence[int], first: int) -> bool:
-        self.said.append(("push", attempt, *source_blocks, first))
+    def push(self, handoff: HandoffId, source_blocks: Sequence[int], first: int) -> bool:
+        self.said.append(("push", handoff, *source_blocks, first))
         return True
 
-    def renew(self, attempt: str) -> None:
-        self.said.append(("renew", attempt))
+    def renew(self, handoff: HandoffId) -> None:
+        self.said.append(("renew", handoff))
 
-    def written(self, attempt: str) -> bool:
-        self.said.append(("written", attempt))
+    def written(self, handoff: HandoffId) -> bool:
+        self.said.append(("written", handoff))
         return True
 
-    def stopped(self, attempt: str) -> None:
-        self.said.append(("stopped", attempt))
+    def stopped(self, handoff: HandoffId) -> None:
+        self.said.append(("stopped", handoff))
 
     def close(self) -> None:
         self.said.append(("close",))
@@ -51,6 +52,6 @@ def test_blocks_are_pushed_if_there_are_any_and_the_last_word_said_behind_them(
     blocks: tuple[int, ...], is_last: bool, said: list[tuple[object, ...]]
 ) -> None:
     sender = SenderLog()
-    copy = Copy("d", "a", blocks, 3, is_last)
+    copy = Copy("d", HandoffId("a"), blocks, 3, is_last)
     assert Courier({"d": sender}, lambda lost: None).copy(copy) == Copied(copy)
     assert sender.said == said

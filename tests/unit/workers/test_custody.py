@@ -24,11 +24,13 @@ from twinpool.session.messages import (
     Reserve,
     Written,
 )
+from twinpool.types import AttemptId, HandoffId
 from twinpool.worker.pulse import Pulse
 
-A, WRITER = "try-1", "p0-1"
+A, H, WRITER = AttemptId("attempt"), HandoffId("handoff"), "p0-1"
+A2, H2 = AttemptId("other attempt"), HandoffId("other handoff")
 LAYOUT = KvLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=4, dtype="float32")
-ADMIT = Admit(A, 0, (1,) * 5, (1,), SamplingParams(9))
+ADMIT = Admit(A, H, 0, (1,) * 5, (1,), SamplingParams(9))
 ALL_FREE = LoadReport(blocks_free=8)
 
 
@@ -37,8 +39,8 @@ class Bench:
 
     def __init__(self, *, checksum: bool = False) -> None:
         self.now = 0.0
-        self.said: list[Event | RowReady | tuple[str, str]] = []
-        self.on_stop: Callable[[str, str], None] = lambda writer, attempt: None
+        self.said: list[Event | RowReady | tuple[str, HandoffId]] = []
+        self.on_stop: Callable[[str, HandoffId], None] = lambda writer, handoff: None
         self.custody = Custody(
             BlockPool(8),
             LAYOUT,
@@ -51,24 +53,24 @@ class Bench:
         )
         self.custody.attach(self)
 
-    def stop(self, writer: str, attempt: str) -> None:
+    def stop(self, writer: str, handoff: HandoffId) -> None:
         """A receiver is to stop a writer."""
-        self.said.append((writer, attempt))
-        self.on_stop(writer, attempt)
+        self.said.append((writer, handoff))
+        self.on_stop(writer, handoff)
 
     def close(self) -> None:
         raise AssertionError("custody closes no receiver")
 
     def reserve(self, num_tokens: int = 9) -> None:
-        self.custody.reserve(Reserve(A, num_tokens, WRITER, 30.0))
+        self.custody.reserve(Reserve(H, (A,), num_tokens, WRITER, 30.0))
 
     def write(self, checksums: Sequence[int] = ()) -> None:
         self.reserve()
-        self.custody.begin(WRITER, A)
+        self.custody.begin(WRITER, H)
         self.now += 0.5
-        self.custody.written(WRITER, A, 2, checksums)
+        self.custody.written(WRITER, H, 2, checksums)
 
-    def heard(self) -> list[Event | RowReady | tuple[str, str]]:
+    def heard(self) -> list[Event | RowReady | tuple[str, HandoffId]]:
         """What was said since it was last asked."""
         said, self.said[:] = list(self.said), []
         return said
@@ -77,20 +79,20 @@ class Bench:
 def test_a_reservation_is_granted_in_whole_blocks_or_refused_with_the_counts() -> None:
     bench = Bench()
     bench.reserve(num_tokens=9)
-    assert bench.heard() == [Granted(A, LoadReport(waiting=1, blocks_free=5))]
-    bench.custody.reserve(Reserve("try-2", 21, WRITER, 30.0))
-    assert bench.heard() == [Refused("try-2", LoadReport(waiting=1, blocks_free=5))]
+    assert bench.heard() == [Granted(H, LoadReport(waiting=1, blocks_free=5))]
+    bench.custody.reserve(Reserve(H2, (A2,), 21, WRITER, 30.0))
+    assert bench.heard() == [Refused(H2, LoadReport(waiting=1, blocks_free=5))]
 
 
 def test_a_written_cache_is_reported_with_its_bytes_and_time_before_the_row_enters() -> None:
     bench = Bench()
     bench.reserve()
     bench.custody.admit(ADMIT)
-    assert bench.custody.begin(WRITER, A) == Opened((0, 1, 2))
+    assert bench.custody.begin(WRITER, H) == Opened((0, 1, 2))
     bench.now = 0.5
     bench.heard()
-    bench.custody.written(WRITER, A, 2, ())
-    assert bench.heard() == [Written(A, 2 * LAYOUT.block_bytes, 0.5), RowReady(ADMIT, (0, 1, 2))]
+    bench.custody.written(WRITER, H, 2, ())
+    assert bench.heard() == [Written(H, 2 * LAYOUT.block_bytes, 0.5), RowReady(ADMIT, (0, 1, 2))]
     assert bench.custody.load() == LoadReport(running=1, blocks_free=5)
 
 
@@ -99,7 +101,7 @@ def test_a_row_is_left_to_the_engine_and_its_eviction_reported() -> None:
     bench.write()
     bench.custody.admit(ADMIT)
     bench.heard()
-    assert not bench.custody.give_up(A)
+    assert bench.custody.give_up(A) == A
     assert bench.heard() == []
     bench.custody.evict(A, ReleaseReason.FAILED, "RuntimeError")
     assert bench.heard() == [Released(A, ReleaseReason.FAILED, "RuntimeError", ALL_FREE)]
@@ -107,21 +109,21 @@ def test_a_row_is_left_to_the_engine_and_its_eviction_reported() -> None:
 
 def test_what_is_not_held_is_answered_gone() -> None:
     bench = Bench()
-    assert bench.custody.give_up(A)
+    assert bench.custody.give_up(H) is None
     bench.custody.admit(ADMIT)
     bench.custody.evict(A, ReleaseReason.EVICTED)
-    assert bench.heard() == [Released(A, ReleaseReason.GONE, "", ALL_FREE)] * 3
+    assert bench.heard() == [Released(each, ReleaseReason.GONE, "", ALL_FREE) for each in (H, A, A)]
 
 
 def test_a_revoked_writer_is_reported_quarantined_then_stopped_then_free() -> None:
     bench = Bench()
     bench.reserve()
-    bench.custody.begin(WRITER, A)
+    bench.custody.begin(WRITER, H)
     bench.heard()
-    assert bench.custody.give_up(A)
+    assert bench.custody.give_up(H) is None
     quarantined = LoadReport(blocks_free=5, blocks_quarantined=3, handoffs=1)
-    assert bench.heard() == [Released(A, ReleaseReason.REVOKED, "", quarantined), (WRITER, A)]
-    bench.custody.stopped(WRITER, A)
+    assert bench.heard() == [Released(H, ReleaseReason.REVOKED, "", quarantined), (WRITER, H)]
+    bench.custody.stopped(WRITER, H)
     assert bench.heard() == [ALL_FREE]
 
 
@@ -129,18 +131,18 @@ def test_a_receiver_may_answer_a_stop_from_within_it() -> None:
     bench = Bench()
     bench.on_stop = bench.custody.stopped
     bench.reserve()
-    bench.custody.begin(WRITER, A)
+    bench.custody.begin(WRITER, H)
     bench.heard()
-    assert bench.custody.give_up(A)
-    assert bench.heard()[1:] == [(WRITER, A), ALL_FREE]
+    assert bench.custody.give_up(H) is None
+    assert bench.heard()[1:] == [(WRITER, H), ALL_FREE]
 
 
 def test_time_expires_reservations_and_reports_writers() -> None:
     bench = Bench()
     bench.reserve()
-    bench.custody.begin(WRITER, A)
+    bench.custody.begin(WRITER, H)
     bench.now = 20.0
-    bench.custody.progress(WRITER, A)
+    bench.custody.progress(WRITER, H)
     bench.heard()
     bench.now = 49.0
     bench.custody.expire()
@@ -152,17 +154,17 @@ def test_time_expires_reservations_and_reports_writers() -> None:
     bench.now = 52.0
     bench.custody.expire()
     bench.custody.expire()
-    assert bench.heard() == [QuarantineOverdue(A, WRITER)]
+    assert bench.heard() == [QuarantineOverdue(H, WRITER)]
 
 
 def test_a_connections_end_fails_what_was_being_written() -> None:
     bench = Bench()
     bench.reserve()
-    bench.custody.begin(WRITER, A)
+    bench.custody.begin(WRITER, H)
     bench.heard()
     bench.custody.connection_ended(WRITER)
     detail = "the hand-off connection ended"
-    assert bench.heard() == [Released(A, ReleaseReason.CONNECTION_ENDED, detail, ALL_FREE)]
+    assert bench.heard() == [Released(H, ReleaseReason.CONNECTION_ENDED, detail, ALL_FREE)]
 
 
 @pytest.mark.parametrize("checksums", [(100, 101, 102), ()])
@@ -177,7 +179,7 @@ def test_a_damaged_cache_is_refused_naming_the_block(checksums: tuple[int, ...],
     bench = Bench(checksum=True)
     bench.write(checksums)
     detail = f"checksum of block {damaged} differs"
-    assert bench.heard()[-1] == Released(A, ReleaseReason.DAMAGED, detail, ALL_FREE)
+    assert bench.heard()[-1] == Released(H, ReleaseReason.DAMAGED, detail, ALL_FREE)
 
 
 def test_checksums_are_not_compared_unless_asked_for() -> None:
@@ -194,7 +196,7 @@ def test_only_own_blocks_are_compared(checksums: tuple[int, ...], last: type) ->
     bench.custody.admit(ADMIT)
     (row,) = bench.custody._held
     bench.custody._pool.publish(row.lease, 2)
-    assert bench.custody._held.reserve("try-2", 2, WRITER, 30.0, 0.0, shared=row.lease.shared)
-    assert bench.custody.begin(WRITER, "try-2") == Opened((3, 4), num_shared=2)
-    bench.custody.written(WRITER, "try-2", 2, checksums)
+    assert bench.custody._held.reserve(H2, A2, 2, WRITER, 30.0, 0.0, shared=row.lease.shared)
+    assert bench.custody.begin(WRITER, H2) == Opened((3, 4), num_shared=2)
+    bench.custody.written(WRITER, H2, 2, checksums)
     assert isinstance(bench.heard()[-1], last)

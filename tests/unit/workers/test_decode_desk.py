@@ -10,6 +10,7 @@ from decode_worker.desk import (
     Books,
     DecodeDesk,
     Errand,
+    Evict,
     Grow,
     Grown,
     Paused,
@@ -24,7 +25,6 @@ from twinpool.sampling.params import SamplingParams
 from twinpool.session.messages import (
     Admit,
     Audit,
-    Drop,
     MoveFailed,
     MoveRow,
     ReleaseReason,
@@ -32,7 +32,7 @@ from twinpool.session.messages import (
     RowToken,
 )
 from twinpool.transfer.words import Accepted, Begin, Ended, Ending, GiveUp, PairLost
-from twinpool.types import FinishReason, Token
+from twinpool.types import AttemptId, FinishReason, HandoffId, Token
 from twinpool.worker.turn import Copied, Copy, CopyFailed, CopyStopped, Stepped, Turn
 
 BLOCK_SIZE = 2
@@ -50,17 +50,17 @@ class Table:
         )
         self.words: list[Word] = []
 
-    def hear(self, *messages: RowReady | Drop | MoveRow | Accepted | Ended | PairLost | Audit) -> None:
+    def hear(self, *messages: RowReady | Evict | MoveRow | Accepted | Ended | PairLost | Audit) -> None:
         for message in messages:
             self.desk.hear(message, 0.0)
 
-    def plan(self) -> Turn[Word, Errand, DecodeRow]:
+    def plan(self) -> Turn[Word, Errand, AttemptId, DecodeRow]:
         turn = self.desk.plan(0.0)
         self.words += turn.words
         assert not (turn.errands and turn.step)
         return turn
 
-    def turn(self) -> Turn[Word, Errand, DecodeRow]:
+    def turn(self) -> Turn[Word, Errand, AttemptId, DecodeRow]:
         """Carry one turn out, with every copy and row going well."""
         turn = self.plan()
         for errand in turn.errands:
@@ -88,17 +88,26 @@ def row(attempt: str, num_prompt: int = 2, max_tokens: int = 50) -> RowReady:
     """A row with one token in its log, and room for that."""
     num_blocks = -(-(num_prompt + 1) // BLOCK_SIZE)
     return RowReady(
-        Admit(attempt, 0, (1,) * num_prompt, (5,), SamplingParams(max_tokens)), tuple(range(num_blocks))
+        Admit(
+            AttemptId(attempt),
+            HandoffId(f"to {attempt}"),
+            0,
+            (1,) * num_prompt,
+            (5,),
+            SamplingParams(max_tokens),
+        ),
+        tuple(range(num_blocks)),
     )
 
 
 def moving(attempt: str = "a", num_prompt: int = 12, num_shared: int = 0) -> Table:
     """A row that moves, whose move is accepted."""
+    to = HandoffId(f"{attempt}'")
     table = Table(free=range(100, 120))
-    table.hear(row(attempt, num_prompt), MoveRow(attempt, f"{attempt}'", TARGET))
+    table.hear(row(attempt, num_prompt), MoveRow(AttemptId(attempt), to, TARGET))
     table.turn()
-    assert Begin(TARGET, f"{attempt}'") in table.said()
-    table.hear(Accepted(f"{attempt}'", num_shared))
+    assert Begin(TARGET, to) in table.said()
+    table.hear(Accepted(to, num_shared))
     return table
 
 
@@ -106,7 +115,7 @@ def test_the_rows_that_came_first_are_stepped_up_to_the_limit() -> None:
     table = Table(max_rows=2)
     table.hear(row("a"), row("b"), row("c"))
     assert table.step() == ["a", "b"]
-    table.hear(Drop("a"))
+    table.hear(Evict(AttemptId("a")))
     table.free = [9, 10]
     assert table.step() == ["b", "c"]
 
@@ -116,18 +125,18 @@ def test_a_row_asks_for_a_block_when_its_newest_token_needs_one_the_oldest_first
     table.hear(row("a"), row("b"))
     assert table.step() == ["a", "b"]
     assert table.step() == ["a", "b"]
-    assert table.plan().errands == [Grow("a"), Grow("b")]
+    assert table.plan().errands == [Grow(AttemptId("a")), Grow(AttemptId("b"))]
 
 
 def test_a_row_without_a_block_pauses_while_the_others_go_on_and_asks_again_every_step() -> None:
     table = Table(free=[9])
     table.hear(row("a"), row("b"))
     assert [table.step() for _ in range(3)] == [["a", "b"], ["a", "b"], ["a"]]
-    assert table.said() == [Paused(("b",))]
-    assert table.turn().errands == [Grow("b")]
+    assert table.said() == [Paused((AttemptId("b"),))]
+    assert table.turn().errands == [Grow(AttemptId("b"))]
     table.free = [10, 11]
     assert list(table.turn().step) == ["a"]
-    assert table.said() == [Paused(("b",))]
+    assert table.said() == [Paused((AttemptId("b"),))]
     assert table.step() == ["a", "b"]
     assert table.said() == []
 
@@ -137,10 +146,10 @@ def test_if_all_rows_pause_it_is_said_and_nothing_more_is_to_be_done() -> None:
     table.hear(row("a"))
     table.step()
     table.step()
-    assert table.turn().errands == [Grow("a")]
+    assert table.turn().errands == [Grow(AttemptId("a"))]
     turn = table.turn()
     assert (turn.errands, turn.step) == ([], {})
-    assert list(turn.words) == [Paused(("a",))]
+    assert list(turn.words) == [Paused((AttemptId("a"),))]
 
 
 @pytest.mark.parametrize(
@@ -155,12 +164,12 @@ def test_tokens_are_told_by_step_and_a_row_whose_step_failed_leaves(
     table.desk.apply(Stepped(step, [Failed(RuntimeError(), alone), Token(7)], 0.1))
     assert table.step() == []  # b has its last token, and waits to be evicted
     left, drawn = table.words
-    assert left == RowLeft("a", reason, "RuntimeError")
-    assert drawn == TokensDrawn(1, (RowToken("b", 1, Token(7), FinishReason.LENGTH),), 0.1)
+    assert left == RowLeft(AttemptId("a"), reason, "RuntimeError")
+    assert drawn == TokensDrawn(1, (RowToken(AttemptId("b"), 1, Token(7), FinishReason.LENGTH),), 0.1)
     table.said()
-    table.hear(Drop("b"))
+    table.hear(Evict(AttemptId("b")))
     table.plan()
-    assert table.said() == [RowLeft("b", ReleaseReason.EVICTED)]
+    assert table.said() == [RowLeft(AttemptId("b"), ReleaseReason.EVICTED)]
     assert table.desk.holds_nothing
 
 
@@ -201,7 +210,10 @@ def test_a_row_goes_on_here_where_its_copy_fails() -> None:
     assert isinstance(copy, Copy)
     table.desk.hear(CopyFailed(copy, "ValueError"), 0.0)
     assert table.step() == ["a"]
-    assert table.said() == [GiveUp(TARGET, "a'"), MoveFailed("a", "a'", "ValueError")]
+    assert table.said() == [
+        GiveUp(TARGET, HandoffId("a'")),
+        MoveFailed(AttemptId("a"), HandoffId("a'"), "ValueError"),
+    ]
 
 
 def test_a_copy_that_was_stopped_is_not_tried_again() -> None:
@@ -211,16 +223,16 @@ def test_a_copy_that_was_stopped_is_not_tried_again() -> None:
     table.desk.hear(CopyStopped(copy), 0.0)
     assert table.step() == ["a"]
     assert table.step() == ["a"]
-    table.hear(Ended("a'", Ending.STOPPED))
+    table.hear(Ended(HandoffId("a'"), Ending.STOPPED))
     table.step()
-    assert MoveFailed("a", "a'", "stopped") in table.said()
+    assert MoveFailed(AttemptId("a"), HandoffId("a'"), "stopped") in table.said()
 
 
 def test_a_moving_row_is_copied_also_while_nothing_can_be_stepped() -> None:
     table = moving()
     table.free = []
     steps = [list(table.turn().step) for _ in range(12)]
-    assert steps.count(["a"]) == 1
+    assert steps.count([AttemptId("a")]) == 1
     assert any(isinstance(word, RowMoved) for word in table.said())
 
 
@@ -228,24 +240,24 @@ def test_a_move_ends_with_its_pair_or_its_row() -> None:
     table = moving()
     table.hear(PairLost(TARGET, "reset"))
     table.plan()
-    assert table.said() == [MoveFailed("a", "a'", "reset")]
-    table.hear(MoveRow("a", "a2", TARGET))
+    assert table.said() == [MoveFailed(AttemptId("a"), HandoffId("a'"), "reset")]
+    table.hear(MoveRow(AttemptId("a"), HandoffId("a2"), TARGET))
     table.plan()
-    table.hear(Drop("a"))
+    table.hear(Evict(AttemptId("a")))
     table.plan()
     assert table.said() == [
-        Begin(TARGET, "a2"),
-        GiveUp(TARGET, "a2"),
-        RowLeft("a", ReleaseReason.EVICTED),
+        Begin(TARGET, HandoffId("a2")),
+        GiveUp(TARGET, HandoffId("a2")),
+        RowLeft(AttemptId("a"), ReleaseReason.EVICTED),
     ]
-    table.hear(MoveRow("a", "a3", TARGET))
+    table.hear(MoveRow(AttemptId("a"), HandoffId("a3"), TARGET))
     table.plan()
-    assert table.said() == [MoveFailed("a", "a3", "there is no such row")]
+    assert table.said() == [MoveFailed(AttemptId("a"), HandoffId("a3"), "there is no such row")]
 
 
 def test_an_audit_is_answered_behind_all_that_was_said_before() -> None:
     table = Table()
-    table.hear(row("a"), row("b"), Audit("audit"), Drop("a"))
+    table.hear(row("a"), row("b"), Audit("audit"), Evict(AttemptId("a")))
     left, books = table.plan().words
-    assert left == RowLeft("a", ReleaseReason.EVICTED)
-    assert books == Books("audit", {"b": [0, 1]}, num_entered=2)
+    assert left == RowLeft(AttemptId("a"), ReleaseReason.EVICTED)
+    assert books == Books("audit", {AttemptId("b"): [0, 1]}, num_entered=2)

@@ -9,9 +9,16 @@ from twinpool.engine.apart import Failed
 from twinpool.engine.batch import PrefillChunk
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.sampling.params import SamplingParams
-from twinpool.session.messages import CancelPrefill, FirstToken, Prefill, PrefillEnded, PrefillOutcome
+from twinpool.session.messages import (
+    Attempt,
+    CancelPrefill,
+    FirstToken,
+    Prefill,
+    PrefillEnded,
+    PrefillOutcome,
+)
 from twinpool.transfer.words import Accepted, Begin, Ended, Ending, GiveUp, PairLost, Renew
-from twinpool.types import Token
+from twinpool.types import AttemptId, HandoffId, Token
 from twinpool.worker.pulse import Pulse
 from twinpool.worker.turn import Copied, Copy, CopyFailed, CopyStopped, Stepped, Turn
 
@@ -33,7 +40,7 @@ class Table:
         for message in messages:
             self.desk.hear(message, self.now)
 
-    def plan(self) -> Turn[Word, Copy, PrefillChunk]:
+    def plan(self) -> Turn[Word, Copy, HandoffId, PrefillChunk]:
         turn = self.desk.plan(self.now)
         self.words += turn.words
         assert not (turn.errands and turn.step)
@@ -61,15 +68,18 @@ class Table:
         return words
 
     def outcomes(self) -> dict[str, PrefillOutcome]:
-        return {word.attempt: word.outcome for word in self.said() if isinstance(word, PrefillEnded)}
+        return {word.handoff: word.outcome for word in self.said() if isinstance(word, PrefillEnded)}
 
 
 def prompt(arrival: int, num_tokens: int = 4, decode: str | None = DECODE) -> Prefill:
-    return Prefill(str(arrival), 0, (arrival,) * num_tokens, (), SamplingParams(9), decode, arrival)
+    attempts = (Attempt(AttemptId(f"of {arrival}"), 0),)
+    return Prefill(
+        HandoffId(str(arrival)), attempts, (arrival,) * num_tokens, (), SamplingParams(9), decode, arrival
+    )
 
 
 def accepted(*arrivals: int) -> list[Accepted]:
-    return [Accepted(str(arrival), 0) for arrival in arrivals]
+    return [Accepted(HandoffId(str(arrival)), 0) for arrival in arrivals]
 
 
 def test_prompts_begin_and_are_read_in_the_order_of_their_arrival() -> None:
@@ -77,7 +87,7 @@ def test_prompts_begin_and_are_read_in_the_order_of_their_arrival() -> None:
     table.hear(prompt(3), prompt(1), prompt(2))
     steps = [table.read() for _ in range(3)]
     assert [word for word in table.words if isinstance(word, Begin)] == [
-        Begin(DECODE, attempt) for attempt in "123"
+        Begin(DECODE, HandoffId(attempt)) for attempt in "123"
     ]
     assert steps == [["1"], ["2"], ["3"]]
 
@@ -89,7 +99,7 @@ def test_none_overtakes_one_that_waits_for_blocks() -> None:
     table.hear(prompt(3, num_tokens=2), prompt(2, num_tokens=4))
     assert list(table.plan().step) == ["1"]  # the third would fit
     assert (table.desk.load().running, table.desk.load().waiting) == (1, 2)
-    table.hear(CancelPrefill("1"))
+    table.hear(CancelPrefill(HandoffId("1")))
     assert list(table.plan().step) == ["2", "3"]
 
 
@@ -105,7 +115,7 @@ def test_what_is_shared_there_is_not_copied(num_shared: int, copied: list[tuple[
     table = Table()
     table.hear(prompt(1, num_tokens=7))
     table.plan()
-    table.hear(Accepted("1", num_shared))
+    table.hear(Accepted(HandoffId("1"), num_shared))
     copies: list[Copy] = []
     for _ in range(2):
         table.read()
@@ -121,7 +131,7 @@ def test_what_is_complete_is_copied_before_the_next_step_and_the_rest_with_the_l
     assert table.read() == ["1"]
     table.hear(*accepted(1))
     blocks = list(table.plan().errands[0].blocks)
-    assert table.copy() == [Copy(DECODE, "1", blocks, 0, is_last=False)]
+    assert table.copy() == [Copy(DECODE, HandoffId("1"), blocks, 0, is_last=False)]
     assert table.read() == ["1"]
     (last,) = table.copy()
     assert (last.first, len(last.blocks), last.is_last) == (2, 2, True)
@@ -147,12 +157,12 @@ def test_a_reservation_is_renewed_once_nothing_was_copied_for_so_long_and_not_be
     table.copy()
     assert not [word for word in table.said() if isinstance(word, Renew)]
     table.now = 3.0
-    assert table.said() == [Renew(DECODE, "2")]
+    assert table.said() == [Renew(DECODE, HandoffId("2"))]
     assert table.said() == []
     table.now = 5.9  # the first was copied at 2.9
-    assert table.said() == [Renew(DECODE, "1")]
+    assert table.said() == [Renew(DECODE, HandoffId("1"))]
     table.now = 6.0
-    assert table.said() == [Renew(DECODE, "2")]
+    assert table.said() == [Renew(DECODE, HandoffId("2"))]
 
 
 def test_nothing_is_renewed_before_it_is_accepted() -> None:
@@ -171,14 +181,14 @@ def test_a_decode_worker_that_does_not_answer_in_time_is_given_up() -> None:
     assert table.outcomes() == {}
     table.now += 0.1
     gave_up, ended = (word for word in table.said() if not isinstance(word, Renew))
-    assert gave_up == GiveUp(DECODE, "1")
+    assert gave_up == GiveUp(DECODE, HandoffId("1"))
     assert isinstance(ended, PrefillEnded)
-    assert (ended.attempt, ended.outcome) == ("1", PrefillOutcome.PAIR_LOST)
+    assert (ended.handoff, ended.outcome) == ("1", PrefillOutcome.PAIR_LOST)
 
 
 def test_what_is_cancelled_before_it_has_begun_is_not_begun() -> None:
     table = Table()
-    table.hear(prompt(1), CancelPrefill("1"))
+    table.hear(prompt(1), CancelPrefill(HandoffId("1")))
     (ended,) = table.said()
     assert isinstance(ended, PrefillEnded)
     assert ended.outcome is PrefillOutcome.STOPPED
@@ -188,7 +198,7 @@ def test_a_hand_off_is_given_up_before_its_blocks_are_another_prompts() -> None:
     table = Table(num_blocks=2)
     table.hear(prompt(1), prompt(2))
     table.read()
-    table.hear(*accepted(1), CancelPrefill("1"))
+    table.hear(*accepted(1), CancelPrefill(HandoffId("1")))
     turn = table.plan()
     assert list(turn.step) == ["2"]
     kinds = [type(word) for word in turn.words]
@@ -204,9 +214,9 @@ def test_after_a_copy_that_was_stopped_there_is_none_until_it_is_heard_why() -> 
     table.desk.hear(CopyStopped(copy), table.now)
     turn = table.plan()
     assert (turn.errands, turn.step) == ([], {})
-    table.hear(Ended("1", Ending.STOPPED))
+    table.hear(Ended(HandoffId("1"), Ending.STOPPED))
     assert table.outcomes() == {"1": PrefillOutcome.STOPPED}
-    assert GiveUp(DECODE, "1") not in table.words
+    assert GiveUp(DECODE, HandoffId("1")) not in table.words
 
 
 def test_a_copy_or_a_step_that_fails_costs_its_own_prompt_alone() -> None:
@@ -230,6 +240,6 @@ def test_a_lost_pair_ends_its_prompts_and_no_others() -> None:
     table.plan()
     table.hear(PairLost(DECODE, "reset"))
     assert table.outcomes() == {"1": PrefillOutcome.PAIR_LOST}
-    table.hear(CancelPrefill("2"))
+    table.hear(CancelPrefill(HandoffId("2")))
     assert table.outcomes() == {"2": PrefillOutcome.STOPPED}
     assert table.pool.count(Owner.FREE) == 100

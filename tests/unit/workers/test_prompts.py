@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from prefill_worker.prompts import Prompt
 from twinpool.kv.pool import Lease, Owner
 from twinpool.sampling.params import SamplingParams
-from twinpool.session.messages import Prefill
+from twinpool.session.messages import Attempt, Prefill
+from twinpool.types import AttemptId, HandoffId
 from twinpool.worker.handoff import State
 
 PARAMS = SamplingParams(9, seed=7)
@@ -18,7 +19,19 @@ EOS = frozenset({1000})
 def prompt_of(num_prompt: int, num_outputs: int = 0) -> Prompt:
     """A prompt of tokens 0, 1, 2, …, the last of them its token log."""
     tokens = tuple(range(num_prompt + num_outputs))
-    prompt = Prompt.of(Prefill("a", 2, tokens[:num_prompt], tokens[num_prompt:], PARAMS, "d", 1), EOS, 0.0)
+    prompt = Prompt.of(
+        Prefill(
+            HandoffId("h"),
+            (Attempt(AttemptId("a"), 2),),
+            tokens[:num_prompt],
+            tokens[num_prompt:],
+            PARAMS,
+            "d",
+            1,
+        ),
+        EOS,
+        0.0,
+    )
     assert prompt.handoff is not None
     prompt.handoff.state = State.ACCEPTED
     return prompt
@@ -30,7 +43,7 @@ def copied(prompt: Prompt, block_size: int) -> tuple[int, ...]:
     if copy is None:
         return ()
     assert prompt.handoff is not None
-    assert (copy.decode, copy.attempt, copy.first) == ("d", "a", prompt.handoff.num_copied)
+    assert (copy.decode, copy.handoff, copy.first) == ("d", "h", prompt.handoff.num_copied)
     assert copy.is_last is (prompt.num_remaining == 0)
     prompt.handoff.num_copied += len(copy.blocks)
     return tuple(copy.blocks)
