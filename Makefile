@@ -19,7 +19,7 @@ CHECKS := .venv/.installed-check
 CLIENTS := .venv/clients/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pull serve test test-clients check format metrics proto baseline exactness chaos pauses clean
+.PHONY: help setup pull serve test test-clients mutants check format metrics proto baseline exactness chaos pauses clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ $(CLIENTS): $(SERVES)
 	@$(@D)/bin/python -m pip install $(if $(CI),--quiet) -c constraints.txt \
 	  $$($(BIN)/python scripts/dependency_group.py clients) >&2
 	@touch $@
+
+mutants: pull $(TESTS) ## plant bugs in copies of the code, and see the tests catch each (minutes)
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 exactness: pull $(TESTS) ## compare tokens with transformers' over the full grid (minutes)
 	@$(BIN)/python -m pytest -m exactness $(ARGS)

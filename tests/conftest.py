@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from twinpool.serving.ray_environment import set_ray_environment
 
@@ -29,6 +29,10 @@ from twinpool.serving.cluster import Cluster, ray_cluster  # noqa: E402
 # The same cases every time, at whatever speed. `make test ARGS=--hypothesis-profile=default` draws new ones.
 settings.register_profile(
     "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+# The same, where only the first failure counts.
+settings.register_profile(
+    "unshrunk", settings.get_profile("steady"), phases=[Phase.explicit, Phase.generate], database=None
 )
 settings.load_profile("steady")
 
