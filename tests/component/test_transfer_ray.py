@@ -102,7 +102,7 @@ def test_sound_blocks_pass_the_checksum_and_damaged_ones_are_named(checking_pair
     ask(pair.actor.fill.remote(reserved[1:], 0))
     sender.written(HandoffId("damaged"))
     released = ask(pair.actor.wait_for.remote(Released))
-    assert (released.attempt, released.reason) == ("damaged", ReleaseReason.DAMAGED)
+    assert (released.holder, released.reason) == ("damaged", ReleaseReason.DAMAGED)
     assert released.detail == "checksum of block 1 differs"
 
 

@@ -100,7 +100,7 @@ def test_kustomize_gives_every_container_the_sites_image() -> None:
         for mapping in mappings(document)
         for container in mapping.get("containers", [])
     }
-    assert images == {f"registry.example.com/twinpool-{name}:0.1.0" for name in ("router", "worker")}
+    assert images == {f"registry.example.com/twinpool-{name}:0.2.0" for name in ("router", "worker")}
     assert {each["metadata"].get("namespace", "twinpool") for each in built} == {"twinpool"}
     (data,) = [each["data"] for each in built if each["kind"] == "ConfigMap" and "serve.toml" in each["data"]]
     assert data == {"serve.toml": (EXAMPLE / "serve.toml").read_text()}

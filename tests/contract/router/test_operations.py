@@ -105,7 +105,7 @@ async def test_a_verification_tells_what_each_worker_holds_and_what_is_wrong(she
         blocks_total=200,
         blocks=pb.BlockUsage(free=150, reserved=8, rows=30, cached=7, quarantined=5),
         held=[pb.BlockHolding(holder="h-1", stage="writing", blocks=8, age_s=0.5)],
-        problems=["it holds try-1, which the scheduler does not know"],
+        problems=["it holds h-1, which the scheduler does not know"],
     )
     assert (prefill.pool, prefill.answered) == (types_pb2.POOL_PREFILL, False)
     assert list(prefill.problems) == ["no answer"]
