@@ -6,7 +6,7 @@ told to drop it, and the choice is queued again with its token log, at its reque
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 
 from router.scheduling.commands import Emit, Fail
 from router.scheduling.fleet import Fleet, Worker
@@ -27,13 +27,14 @@ from router.scheduling.ids import Ids
 from router.scheduling.outbox import Outbox
 from router.scheduling.phases import COUNTED, MOST_ROW_FAILURES, Phase, Setback
 from router.scheduling.place import Places
+from router.scheduling.placed import Placed
 from router.scheduling.placement import reserved_tokens
-from router.scheduling.requests import NO_ATTEMPT, Choice, Handoff, Move, RequestState
+from router.scheduling.requests import Choice, Handoff, Move, RequestState
 from router.scheduling.values import Ending, Output, Request
 from router.scheduling.waiting import WaitingQueue
 from twinpool.errors import InternalError, TwinpoolError, WorkerLost
 from twinpool.session import messages as m
-from twinpool.types import AttemptId, FinishReason, HandoffId, HolderId, Pool, ServedBy, Token
+from twinpool.types import AttemptId, FinishReason, HandoffId, Pool, ServedBy, Token
 
 Holders = Collection[Pool]
 """Which of an attempt's two workers have still something of it, that they are to be told to drop."""
@@ -44,7 +45,7 @@ NUM_CHOICES = 1
 
 
 class Attempts:
-    """All requests, their choices, these choices' current attempts, and the hand-offs that those are of.
+    """All requests and their choices; `placed` has these choices' current attempts.
 
     most_attempts: failed ones a choice may have.
     """
@@ -52,52 +53,12 @@ class Attempts:
     def __init__(self, fleet: Fleet, outbox: Outbox, ids: Ids, most_attempts: int) -> None:
         self.queue = WaitingQueue()
         self.requests: dict[str, RequestState] = {}
+        self.placed = Placed()
         self._fleet = fleet
         self._outbox = outbox
         self._ids = ids
         self._most_attempts = most_attempts
-        self._current: dict[HolderId, Choice] = {}
-        self._handoffs: dict[HolderId, Handoff] = {}
-        self._moving: dict[HolderId, Choice] = {}
-        # Those set back before their prefill worker's last word, which may say more than was known then.
-        self._set_back: dict[HandoffId, Handoff] = {}
         self._places = Places()
-
-    def __len__(self) -> int:
-        return len(self._current)
-
-    def current(self, attempt: AttemptId, *phases: Phase) -> Choice | None:
-        """The choice whose current attempt this is, if it is in one of the phases (none given: in any)."""
-        choice = self._current.get(attempt)
-        return choice if choice is not None and (not phases or choice.phase in phases) else None
-
-    def held_by(self, holder: HolderId, *phases: Phase) -> list[Choice]:
-        """The choices whose current attempts are of this hand-off, or the one whose attempt this is."""
-        handoff = self._handoffs.get(holder)
-        attempts: Iterable[HolderId] = handoff.choices if handoff else (holder,)
-        choices = [self._current[attempt] for attempt in attempts if attempt in self._current]
-        return [choice for choice in choices if not phases or choice.phase in phases]
-
-    def read_for(self, handoff: HandoffId) -> Mapping[AttemptId, Choice]:
-        """Attempts that a prompt is read for, with those set back that its prefill worker may not know of."""
-        held = self._handoffs.get(handoff) or self._set_back.get(handoff)
-        return held.choices if held else {}
-
-    def moving(self, handoff: HolderId) -> Choice | None:
-        """The choice whose row is moving by this hand-off."""
-        return self._moving.get(handoff)
-
-    def moving_to(self, worker_id: str) -> list[Choice]:
-        """Choices whose rows are moving to a worker, the oldest first."""
-        choices = self._moving.values()
-        moving = [choice for choice in choices if choice.move and choice.move.decode_id == worker_id]
-        return sorted(moving, key=lambda choice: choice.place)
-
-    def placed_on(self, worker_id: str) -> list[Choice]:
-        """Choices whose current attempt uses a worker, the oldest first."""
-        choices = self._current.values()
-        placed = [choice for choice in choices if worker_id in (choice.prefill_id, choice.decode_id)]
-        return sorted(placed, key=lambda choice: choice.place)
 
     def arrive(self, request: Request, longest_s: float, now: float) -> None:
         """A new request, at the end of the queue. Its time counts from before its text was tokenized."""
@@ -127,10 +88,11 @@ class Attempts:
 
     def granted(self, handoff: HandoffId, now: float) -> bool:
         """There is room for a hand-off; False if it is no current one that waits for that."""
-        waits = bool(self.held_by(handoff, Phase.RESERVING))
-        if waits:
-            self.prefill(self._handoffs[handoff], now)
-        return waits
+        held = self.placed.handoff(handoff)
+        if held is None or not self.placed.held_by(handoff, Phase.RESERVING):
+            return False
+        self.prefill(held, now)
+        return True
 
     def prefill(self, handoff: Handoff, now: float) -> None:
         """Have the prompt and the token log read, which are alike for all attempts of a hand-off."""
@@ -195,8 +157,8 @@ class Attempts:
         """Begin to move a row: ask the other decode worker for room; the row goes on meanwhile."""
         source = self._fleet.worker(choice.decode_id)
         assert source is not None  # noqa: S101 (the row is there)
-        move = choice.move = Move(self._ids.handoff(), self._ids.attempt(), target.worker_id)
-        self._moving[move.handoff] = choice
+        move = Move(self._ids.handoff(), self._ids.attempt(), target.worker_id)
+        self.placed.moves(choice, move)
         target.charged[move.handoff] = target.blocks_for(num_tokens)
         reserve = m.Reserve(move.handoff, (move.attempt,), num_tokens, source.incarnation, ttl_s)
         self._outbox.send(target.worker_id, reserve)
@@ -213,13 +175,12 @@ class Attempts:
 
     def switch(self, choice: Choice) -> None:
         """The copy is whole: the row goes on over there."""
-        assert choice.move is not None  # noqa: S101
         assert choice.decode_id is not None  # noqa: S101
-        move, old_attempt, old_decode_id = choice.move, choice.attempt, choice.decode_id
-        del self._moving[move.handoff]
-        self._forget(choice)
-        choice.move, choice.decode_id = None, move.decode_id
-        self._make_current(choice, move.handoff, move.attempt)
+        old_attempt, old_decode_id = choice.attempt, choice.decode_id
+        move = self.placed.moves_no_more(choice)
+        self.placed.forget(choice)
+        choice.decode_id = move.decode_id
+        self.placed.place(choice, move.handoff, move.attempt)
         self._admit(choice)
         self._outbox.send(old_decode_id, m.Drop(old_attempt))
         self._outbox.put(MoveEnded(MoveOutcome.MOVED))
@@ -238,12 +199,11 @@ class Attempts:
         """
         if choice.move is None:
             return
-        del self._moving[choice.move.handoff]
+        move = self.placed.moves_no_more(choice)
         if target_holds:
-            self._outbox.send(choice.move.decode_id, m.Drop(choice.move.handoff))
-        if target := self._fleet.worker(choice.move.decode_id):
-            target.charged.pop(choice.move.handoff, None)
-        choice.move = None
+            self._outbox.send(move.decode_id, m.Drop(move.handoff))
+        if target := self._fleet.worker(move.decode_id):
+            target.charged.pop(move.handoff, None)
         self._outbox.put(MoveEnded(outcome))
 
     def set_back(
@@ -275,10 +235,10 @@ class Attempts:
             return
         self.drop_move(choice)
         self._withdraw(choice, held_by)
-        over = self._forget(choice)
+        over = self.placed.forget(choice)
         prefill = self._fleet.worker(choice.prefill_id)
         if prefill is not None and over.id in prefill.charged:
-            self._set_back[over.id] = over
+            self.placed.awaits_last_word(over)
         # In these phases the client has had tokens of this very attempt.
         resumed = choice.phase in (Phase.HANDING_OFF, Phase.DECODING)
         choice.enter(Phase.QUEUED, now)
@@ -297,11 +257,6 @@ class Attempts:
         choice.row_failed_on[attempt] = worker_id
         if choice.attempt != attempt and len(choice.row_failed_on) >= MOST_ROW_FAILURES:
             self.fail(choice.of, _row_failed(attempt, detail), now)
-
-    def no_word_follows(self, handoffs: Iterable[HandoffId]) -> None:
-        """The prefill worker of these hand-offs has said its last of them, or will not."""
-        for handoff in handoffs:
-            self._set_back.pop(handoff, None)
 
     # A choice's end.
 
@@ -366,7 +321,7 @@ class Attempts:
             self.end_handoff(choice, HandoffOutcome.ENDED)
             self.drop_move(choice, outcome=MoveOutcome.ENDED)
             self._withdraw(choice, held_by)
-            self._forget(choice)
+            self.placed.forget(choice)
         choice.enter(Phase.ENDED, now)
         choice.of.num_ended_tokens += choice.usage.completion_tokens
         del choice.of.choices[choice.index]
@@ -385,25 +340,8 @@ class Attempts:
         self.queue.remove(choice)
         choice.prefill_id = prefill.worker_id
         choice.decode_id = decode.worker_id if decode else None
-        handoff = self._make_current(choice, self._ids.handoff(), self._ids.attempt())
+        handoff = self.placed.place(choice, self._ids.handoff(), self._ids.attempt())
         prefill.charged[handoff.id] = prefill.blocks_for(choice.num_tokens)
-        return handoff
-
-    def _make_current(self, choice: Choice, handoff_id: HandoffId, attempt: AttemptId) -> Handoff:
-        handoff = Handoff(handoff_id, {attempt: choice})
-        choice.handoff, choice.attempt = handoff, attempt
-        self._handoffs[handoff_id] = handoff
-        self._current[attempt] = choice
-        return handoff
-
-    def _forget(self, choice: Choice) -> Handoff:
-        """Its attempt is not current any more, nor is the hand-off once none of its attempts is."""
-        handoff = choice.handoff
-        assert handoff is not None  # noqa: S101 (it has an attempt)
-        del self._current[choice.attempt]
-        if not any(attempt in self._current for attempt in handoff.choices):
-            del self._handoffs[handoff.id]
-        choice.handoff, choice.attempt = None, NO_ATTEMPT
         return handoff
 
     def _withdraw(self, choice: Choice, held_by: Holders) -> None:

@@ -60,6 +60,7 @@ class Draining:
         self._fleet = fleet
         self._outbox = outbox
         self._attempts = attempts
+        self._placed = attempts.placed
         self._most_rows = most_rows
         self._ttl_s = reservation_ttl_s
         self._links: dict[tuple[str, str], _Link] = {}
@@ -70,7 +71,7 @@ class Draining:
         until = now + grace_s
         worker.drains_until = until if worker.drains_until is None else min(until, worker.drains_until)
         # Nothing moves to it any more.
-        for choice in self._attempts.moving_to(worker.worker_id):
+        for choice in self._placed.moving_to(worker.worker_id):
             self._attempts.drop_move(choice)
         for choice in self._on(worker):
             if choice.phase is Phase.RESERVING:
@@ -104,7 +105,7 @@ class Draining:
 
     def moved(self, message: m.RowMoved, now: float) -> None:
         """A row's cache is over there, and nobody steps it."""
-        choice = self._attempts.current(message.attempt, Phase.DECODING)
+        choice = self._placed.current(message.attempt, Phase.DECODING)
         if choice is None:
             return
         if choice.move is None or choice.move.handoff != message.to or message.position != len(choice.log):
@@ -117,19 +118,19 @@ class Draining:
 
     def move_failed(self, to: HolderId, now: float, *, target_holds: bool) -> None:
         """A row stays where it is, until it is tried again. to: the hand-off that was to bring it there."""
-        if choice := self._attempts.moving(to):
+        if choice := self._placed.moving(to):
             self._give_up_move(choice, now, target_holds=target_holds)
 
     def give_up_move_to(self, target: Worker, now: float) -> bool:
         """The youngest row that moves to a worker stays where it is, for a while; False if none does."""
-        moving = self._attempts.moving_to(target.worker_id)
+        moving = self._placed.moving_to(target.worker_id)
         if moving:
             self._give_up_move(moving[-1], now, target_holds=True)
         return bool(moving)
 
     def target_lost(self, worker_id: str, *, target_holds: bool) -> None:
         """A decode worker to which rows are moving is gone, or stands still and holds what it was given."""
-        for choice in self._attempts.moving_to(worker_id):
+        for choice in self._placed.moving_to(worker_id):
             self._attempts.drop_move(choice, target_holds=target_holds)
 
     def worker_left(self, worker: Worker) -> None:
@@ -185,7 +186,7 @@ class Draining:
 
     def _arriving_from(self, worker: Worker) -> list[Choice]:
         """Requests whose rows have left a worker, and have not been stepped elsewhere yet."""
-        rows = [(self._attempts.current(attempt), row) for attempt, row in self._arriving.items()]
+        rows = [(self._placed.current(attempt), row) for attempt, row in self._arriving.items()]
         return [
             choice
             for choice, row in rows
@@ -195,5 +196,5 @@ class Draining:
     def _on(self, worker: Worker) -> list[Choice]:
         """Requests that a worker still works for, the oldest first."""
         past_prefill = (Phase.DECODING,) if worker.pool is Pool.PREFILL else ()
-        placed = self._attempts.placed_on(worker.worker_id)
+        placed = self._placed.on(worker.worker_id)
         return [choice for choice in placed if choice.phase not in past_prefill]

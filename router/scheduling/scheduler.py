@@ -80,6 +80,7 @@ class Scheduler:
         self._limits = limits
         self._outbox = Outbox(self.fleet)
         self._attempts = Attempts(self.fleet, self._outbox, ids, limits.most_attempts)
+        self._placed = self._attempts.placed
         self._pairing = Pairing(self.fleet, self._outbox)
         self._watch = StuckWatch(self.fleet, self._outbox, limits.stuck_after_s)
         self._draining = Draining(
@@ -102,7 +103,7 @@ class Scheduler:
     @property
     def num_attempts(self) -> int:
         """Attempts that some worker may be working on."""
-        return len(self._attempts)
+        return len(self._placed)
 
     def handle(self, event: SchedulerEvent, now: float) -> list[SchedulerSaid]:
         """Take one event in; what to do and what happens, in order. now: seconds on a monotonic clock."""
@@ -198,20 +199,20 @@ class Scheduler:
                 self._pair_broken(worker, decode, now)
             case m.Granted(handoff):
                 worker.charged.pop(handoff, None)
-                if not self._attempts.granted(handoff, now) and (choice := self._attempts.moving(handoff)):
+                if not self._attempts.granted(handoff, now) and (choice := self._placed.moving(handoff)):
                     self._attempts.copy(choice)
             case m.Refused(handoff):
                 worker.charged.pop(handoff, None)
                 self._draining.move_failed(handoff, now, target_holds=False)
-                for choice in self._attempts.held_by(handoff, Phase.RESERVING):
+                for choice in self._placed.held_by(handoff, Phase.RESERVING):
                     choice.found_no_room(now)
                     self._attempts.set_back(choice, Setback.REFUSED, "", now, held_by=(Pool.PREFILL,))
             case m.FirstToken(attempt, position):
-                choice = self._attempts.current(attempt, Phase.PREFILLING)
+                choice = self._placed.current(attempt, Phase.PREFILLING)
                 if choice is not None and position == len(choice.log):
                     self._attempts.take_first_token(choice, message, now)
             case m.Written(handoff, num_bytes, handoff_s):
-                for choice in self._attempts.held_by(handoff):
+                for choice in self._placed.held_by(handoff):
                     written = HandoffOutcome.WRITTEN
                     self._attempts.end_handoff(choice, written, num_bytes=num_bytes, seconds=handoff_s)
             case m.PrefillEnded(handoff):
@@ -222,7 +223,7 @@ class Scheduler:
                 self._released(worker, holder, reason, detail, now)
             case m.StepDone(tokens=tokens):
                 for row in tokens:
-                    choice = self._attempts.current(row.attempt, Phase.HANDING_OFF, Phase.DECODING)
+                    choice = self._placed.current(row.attempt, Phase.HANDING_OFF, Phase.DECODING)
                     if choice is not None and row.position == len(choice.log):
                         self._attempts.take_row_token(choice, row, now)
             case m.RowsPaused(attempts):
@@ -251,13 +252,13 @@ class Scheduler:
         outcome = ended.outcome
         words = f"prefill worker {prefill.worker_id}: {outcome}{': ' + ended.detail if ended.detail else ''}"
         if outcome is m.PrefillOutcome.FAILED_ALONE:
-            for attempt, choice in self._attempts.read_for(ended.handoff).items():
+            for attempt, choice in self._placed.read_for(ended.handoff).items():
                 self._attempts.row_failed(choice, attempt, prefill.worker_id, words, now)
-        self._attempts.no_word_follows([ended.handoff])
+        self._placed.no_word_follows([ended.handoff])
         if outcome not in PREFILL_ENDED:
             return
         setback, handoff = PREFILL_ENDED[outcome]
-        for choice in self._attempts.held_by(ended.handoff, Phase.PREFILLING, Phase.HANDING_OFF):
+        for choice in self._placed.held_by(ended.handoff, Phase.PREFILLING, Phase.HANDING_OFF):
             if outcome is m.PrefillOutcome.PAIR_LOST:
                 self._suspect(choice.decode_id)
             self._attempts.set_back(choice, setback, words, now, handoff=handoff)
@@ -267,7 +268,7 @@ class Scheduler:
     ) -> None:
         self._draining.move_failed(holder, now, target_holds=False)
         words = f"decode worker {decode.worker_id}: {reason}{': ' + detail if detail else ''}"
-        for choice in self._attempts.held_by(holder):
+        for choice in self._placed.held_by(holder):
             setback, handoff = RELEASED[reason]
             if reason is m.ReleaseReason.NEVER_BEGUN and choice.phase is Phase.PREFILLING:
                 setback = Setback.EXPIRED  # in the prefill worker's queue, where nothing was wrong with it
@@ -287,7 +288,7 @@ class Scheduler:
         """
         if decode.leaving or decode.load.blocks_quarantined >= num_paused:
             return
-        placed = self._attempts.placed_on(decode.worker_id)
+        placed = self._placed.on(decode.worker_id)
         if not self._draining.give_up_move_to(decode, now) and len(placed) > 1:
             self._attempts.set_back(placed[-1], Setback.PREEMPTED, "it had to make room", now)
 
@@ -298,7 +299,7 @@ class Scheduler:
         if pair is None:
             return
         pair.broke(now)
-        for choice in self._attempts.placed_on(prefill.worker_id):
+        for choice in self._placed.on(prefill.worker_id):
             # Attempts that the prefill worker knows of, it ends itself.
             if choice.phase is Phase.RESERVING and choice.decode_id == pair.decode.worker_id:
                 self._attempts.set_back(choice, Setback.EXPIRED, "the pair broke", now)
@@ -309,7 +310,7 @@ class Scheduler:
             return
         self.fleet.remove(worker.worker_id)
         self._watch.worker_left(worker)
-        self._attempts.no_word_follows(worker.charged)
+        self._placed.no_word_follows(worker.charged)
         self._draining.worker_left(worker)
         self._draining.target_lost(worker.worker_id, target_holds=False)
         # Of what it was handing over, the decode worker knows whether the cache came, and says so.
@@ -317,7 +318,7 @@ class Scheduler:
 
     def _take_away(self, worker: Worker, past_prefill: tuple[Phase, ...], why: str, now: float) -> None:
         """Set back what is placed on a worker; in the phases past_prefill, a prefill worker is not needed."""
-        for choice in self._attempts.placed_on(worker.worker_id):
+        for choice in self._placed.on(worker.worker_id):
             if worker.pool is Pool.PREFILL and choice.phase in past_prefill:
                 continue
             setback = Setback.EXPIRED if choice.phase is Phase.RESERVING else Setback.WORKER_LOST
