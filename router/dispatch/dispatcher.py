@@ -269,9 +269,12 @@ class RunningDispatcher:
     def _feed(self, event: SchedulerEvent) -> None:
         was_serving = self.serving
         now = self._clock()
-        for said in self.scheduler.handle(event, now):
+        all_said = self.scheduler.handle(event, now)
+        for said in all_said:
             self._carry_out(said)
-            for hear in self._listeners:
+        # Only then: a listener's bug costs no command, and workers do not wait for it.
+        for hear in self._listeners:
+            for said in all_said:
                 hear(said, now)
         if self.serving != was_serving:
             self._roster.has_served = self._roster.has_served or self.serving
