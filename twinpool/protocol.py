@@ -2,7 +2,8 @@
 
 A change that an older process would misread makes a new version; a field that may be absent does not. Two
 processes speak the newest version that both know, and refuse one another where there is none. Raising
-`oldest` forgets a version, once no release that is still upgraded from needs it.
+`oldest` forgets a version, once no release that is still upgraded from needs it. Processes of before 0.2 name
+no range, and so are refused.
 """
 
 from __future__ import annotations
