@@ -173,7 +173,7 @@ class PrefillDesk:
         """Give up on decode workers that do not answer."""
         for prompt in list(self._prompts.values()):
             waits = prompt.handoff is not None and prompt.handoff.state is State.ASKED
-            if waits and now - prompt.started_at > self._limits.accept_timeout_s:
+            if waits and now - prompt.renewed_at > self._limits.accept_timeout_s:
                 self._give_up(prompt, PrefillOutcome.PAIR_LOST, "the decode worker did not answer `begin`")
 
     def _give_blocks(self) -> None:
@@ -191,7 +191,9 @@ class PrefillDesk:
         for prompt in self._prompts.values():
             if prompt.handoff is None:
                 continue
-            self._words += prompt.handoff.begin()
+            if begin := prompt.handoff.begin():
+                prompt.renewed_at = now
+                self._words += begin
             waits = prompt.handoff.state is State.ACCEPTED and prompt.id not in copied
             if waits and now - prompt.renewed_at >= self._limits.renewal_s:
                 prompt.renewed_at = now

@@ -14,56 +14,64 @@ ATTEMPTS, RESERVATIONS, POOL = (
     "twinpool/kv/reservations.py",
     "twinpool/kv/pool.py",
 )
+READING = ("tests/property/test_prefill_desk_machine.py",)
 SYSTEM = ("tests/property/test_scheduler_machine.py",)
 DRAINING = ("tests/property/test_draining.py",)
 HELD = ("tests/property/test_reservations_machine.py",)
 OWNED = ("tests/property/test_pool_machine.py",)
-ADMISSION = ("tests/property/test_admission.py",)
+STEPPING = ("tests/unit/workers/test_decode_desk.py",)
+TOKENS = ("tests/unit/scheduling/test_scheduler.py",)
+LEAVING = ("tests/unit/scheduling/test_draining.py",)
+RESERVED = ("tests/unit/kv/test_reservations.py",)
+GIVEN_UP = ("tests/unit/kv/test_reservations_given_up.py",)
+PAIRING = ("tests/unit/scheduling/test_pairing.py",)
 LOSSES = ("tests/unit/scheduling/test_losses.py",)
 PLACEMENT = ("tests/unit/scheduling/test_placement.py",)
 
 DESKS = (
-    Mutant("prompts are read in the order in which they come", PREFILL, "item[1].command.place", "0", SYSTEM),
+    Mutant(
+        "prompts are read in the order in which they come", PREFILL, "item[1].command.place", "0", READING
+    ),
     Mutant(
         "prompts overtake one that waits for blocks",
         PREFILL,
         "if prompt.lease is None:\n                return",
         "if prompt.lease is None:\n                continue",
-        SYSTEM,
+        READING,
     ),
     Mutant(
         "a prompt gets a block too few",
         PREFILL,
         "blocks_for(len(prompt.token_ids)",
         "blocks_for(len(prompt.token_ids) - 1",
-        SYSTEM,
+        READING,
     ),
-    Mutant("reservations are never renewed", PREFILL, ">= self._limits.renewal_s", "< 0", SYSTEM),
+    Mutant("reservations are never renewed", PREFILL, ">= self._limits.renewal_s", "< 0", READING),
     Mutant(
         "a silent decode worker is waited for without end",
         PREFILL,
         "> self._limits.accept_timeout_s",
         "> 1e9",
-        SYSTEM,
+        READING,
     ),
     Mutant(
         "a prompt that was accepted expires all the same",
         PREFILL,
         "prompt.handoff.state is State.ASKED\n",
         "prompt.handoff.state is not State.OVER\n",
-        SYSTEM,
+        READING,
     ),
     Mutant(
-        "a broken pair's prompts are read on", PREFILL, "prompt.command.decode == decode", "False", SYSTEM
+        "a broken pair's prompts are read on", PREFILL, "prompt.command.decode == decode", "False", READING
     ),
     Mutant(
         "a cancelled prompt's hand-off goes on",
         PREFILL,
         "self._words += prompt.handoff.give_up()",
         "pass",
-        SYSTEM,
+        READING,
     ),
-    Mutant("an ended prompt keeps its blocks", PREFILL, "self._pool.release(prompt.lease)", "pass", SYSTEM),
+    Mutant("an ended prompt keeps its blocks", PREFILL, "self._pool.release(prompt.lease)", "pass", READING),
     Mutant(
         "a row is stepped without a block for it",
         DECODE,
@@ -81,7 +89,7 @@ DESKS = (
         "self._moves",
         SYSTEM,
     ),
-    Mutant("a row that has moved is stepped on", BATCH, " and not row.moved", "", DRAINING),
+    Mutant("a row that has moved is stepped on", BATCH, " and not row.moved", "", STEPPING),
     Mutant(
         "a block is copied before it is full",
         MOVES,
@@ -122,7 +130,7 @@ SCHEDULER = (
         "router/scheduling/fleet.py",
         "return self.proven and",
         "return bool(self.transport) and",
-        LOSSES,
+        PAIRING,
     ),
     Mutant(
         "a draining worker is given new requests",
@@ -171,7 +179,7 @@ SCHEDULER = (
         "router/scheduling/claims.py",
         "decode is not self.decode or ",
         "",
-        ADMISSION,
+        PLACEMENT,
     ),
     Mutant(
         "attempts are made without bound",
@@ -206,7 +214,7 @@ SCHEDULER = (
         "router/scheduling/scheduler.py",
         "row.position == len(choice.log)",
         "True",
-        SYSTEM,
+        TOKENS,
     ),
     Mutant(
         "deadlines pass unseen",
@@ -234,14 +242,14 @@ SCHEDULER = (
         "router/scheduling/draining.py",
         "if self._on(worker) or self._arriving_from",
         "if self._arriving_from",
-        SYSTEM,
+        LEAVING,
     ),
     Mutant(
         "what a draining worker has is never set back",
         "router/scheduling/draining.py",
         "if now >= worker.drains_until:",
         "if False:",
-        SYSTEM,
+        LEAVING,
     ),
     Mutant(
         "a lost worker's requests are left with it",
@@ -253,7 +261,7 @@ SCHEDULER = (
     Mutant(
         "a lost session counts as a dead process",
         "router/scheduling/scheduler.py",
-        "self._attempts.no_word_follows(worker.charged)",
+        "self._placed.no_word_follows(worker.charged)",
         "self._pairing.worker_gone(worker.pool, worker.incarnation)",
         LOSSES,
     ),
@@ -262,16 +270,16 @@ SCHEDULER = (
         "router/scheduling/pairing.py",
         "self._outbox.send(pair.prefill.worker_id, m.LeavePair(decode_incarnation))",
         "pass",
-        LOSSES,
+        PAIRING,
     ),
 )
 KV = (
     Mutant(
-        "an attempt is granted twice",
+        "a hand-off is granted twice",
         RESERVATIONS,
         "if handoff in self._reserved or attempt in self._rows:",
         "if False:",
-        HELD,
+        RESERVED,
     ),
     Mutant(
         "rows get no block in reserve",
@@ -299,30 +307,30 @@ KV = (
         RESERVATIONS,
         "if held.num_written < needed:",
         "if False:",
-        HELD,
+        RESERVED,
     ),
     Mutant(
         "any writer may speak for another",
         RESERVATIONS,
         "if held is None or held.writer != writer:",
         "if held is None:",
-        HELD,
+        RESERVED,
     ),
     Mutant(
         "progress does not renew",
         RESERVATIONS,
         "        if self.blocks(handoff, writer) is not None:",
         "        if False:",
-        HELD,
+        GIVEN_UP,
     ),
     Mutant("nothing expires", RESERVATIONS, "now >= held.expires_at:", "False:", HELD),
-    Mutant("a reservation expires at once", RESERVATIONS, "now >= held.expires_at:", "True:", HELD),
+    Mutant("a reservation expires at once", RESERVATIONS, "now >= held.expires_at:", "True:", GIVEN_UP),
     Mutant(
         "a quarantine is reported once",
         RESERVATIONS,
         "max(held.since, held.reported_at)",
         "(held.since if held.reported_at < 0 else now)",
-        HELD,
+        GIVEN_UP,
     ),
     Mutant("an evicted row keeps its blocks", POOL, "self._free.extend(own)", "pass", OWNED),
     Mutant("a shared block is free while others read it", POOL, "if not self._pins[block]]", "]", OWNED),
