@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from router.dispatch.seats import Roster
+from router.pools import keeper
 from router.pools.keeper import PoolKeeper
 from router.pools.launcher import StartedWorker
 from router.scheduling.commands import Drained
@@ -19,6 +20,22 @@ from twinpool.session.messages import Hello
 from twinpool.types import Pool
 
 MOST_TURNS = 1000
+BACKOFF_S = keeper.BACKOFF_S
+"""As they are, whatever a test makes of them."""
+
+
+class Backoff:
+    """No time at all, and a note of which time was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(BACKOFF_S)
+
+    def __getitem__(self, index: int) -> float:
+        self.asked.append(index)
+        return 0.0
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -243,3 +260,7 @@ class Kept:
     def restarts(self, pool: Pool, reason: str) -> float:
         labels = {"pool": pool.value, "reason": reason}
         return self.metrics.registry.get_sample_value("twinpool_worker_restarts_total", labels) or 0.0
+
+
+Keep = Callable[..., Awaitable[Kept]]
+"""Makes keepers of so many seats; see `keep` among the fixtures of the tests of pools."""

@@ -27,6 +27,8 @@ from twinpool.sampling.params import SamplingParams
 from twinpool.session import messages as m
 from twinpool.types import AttemptId, FinishReason, HandoffEndpoint, HandoffId, HolderId, Pool, Token
 
+PLACED = [Phase.RESERVING, Phase.PREFILLING, Phase.HANDING_OFF, Phase.DECODING]
+
 BLOCK_SIZE = 4
 LIMITS = SchedulerLimits(
     most_prompts=4,

@@ -3,63 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from router.pools import keeper, worker_life
 from router.pools.launcher import Leave
-from router.scheduling.commands import Drained, ReplaceCause, ReplaceWorker
-from tests.support.router.keeping import FakeSession, Kept, rest, until
+from router.scheduling.commands import ReplaceCause, ReplaceWorker
+from tests.support.router.keeping import BACKOFF_S, Backoff, FakeSession, Keep, rest, until
 from twinpool.errors import NotPlaced, StartFailed, TakenOver
 from twinpool.types import Pool, WorkerState
-
-Keep = Callable[..., Awaitable[Kept]]
-BACKOFF_S = keeper.BACKOFF_S
-
-
-class Backoff:
-    """No time at all, and a note of which time was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def __len__(self) -> int:
-        return len(BACKOFF_S)
-
-    def __getitem__(self, index: int) -> float:
-        self.asked.append(index)
-        return 0.0
-
-
-@pytest.fixture
-def backoff(monkeypatch: pytest.MonkeyPatch) -> Backoff:
-    times = Backoff()
-    monkeypatch.setattr(keeper, "BACKOFF_S", times)
-    return times
-
-
-@pytest.fixture
-async def keep(monkeypatch: pytest.MonkeyPatch, backoff: Backoff) -> AsyncIterator[Keep]:
-    """Makes keepers; stops them after the test, when no task of theirs may have failed."""
-    made: list[Kept] = []
-
-    async def make(prefill: int = 1, decode: int = 1, *, starts: bool = True) -> Kept:
-        kept = Kept(prefill, decode)
-        made.append(kept)
-        monkeypatch.setattr(FakeSession, "launcher", kept.launcher, raising=False)
-        if starts:
-            await kept.start()
-        return kept
-
-    monkeypatch.setattr(worker_life, "WorkerSession", FakeSession)
-    monkeypatch.setattr(worker_life, "EXIT_KNOWN_S", 0.0)
-    yield make
-    for kept in made:
-        await kept.keeper.stop()
-        assert kept.broken == []
-        assert all(life.is_over or life.released for life in kept.launcher.lives)
-
 
 # A seat's life.
 
@@ -264,96 +215,6 @@ async def test_a_worker_that_waits_for_a_node_says_so(keep: Keep) -> None:
     await until(lambda: kept.launcher.num_starts == 2)
     seat = kept.roster.seats["decode-0"]
     assert (seat.state, seat.reason) == (WorkerState.WAITING_FOR_NODE, "no node has a GPU")
-
-
-# Leaving.
-
-
-async def test_a_removed_worker_drains_and_ends_and_its_seat_is_gone(keep: Keep) -> None:
-    kept = await keep(1, 2)
-    life = kept.launcher.life("decode-1")
-    kept.keeper.remove(kept.roster.seats["decode-1"])
-    assert kept.dispatcher.drains == [("decode-1", 4.0)]
-    await rest()
-    assert not life.is_over
-    kept.says_empty("decode-1")
-    await until(lambda: "decode-1" not in kept.roster.seats)
-    assert life.stopped
-    assert kept.launcher.num_starts == 3
-    assert kept.dispatcher.closed == ["decode-1"]
-
-
-async def test_a_renewed_worker_drains_and_is_started_anew(keep: Keep) -> None:
-    kept = await keep()
-    life = kept.launcher.life("decode-0")
-    kept.keeper.renew(kept.roster.seats["decode-0"])
-    kept.says_empty("decode-0")
-    other = await kept.is_another_life("decode-0", life)
-    assert life.stopped
-    await rest()
-    assert not other.is_over
-    assert kept.restarts(Pool.DECODE, "renewed") == 1
-
-
-async def test_an_older_life_is_not_what_is_empty(keep: Keep) -> None:
-    kept = await keep()
-    kept.keeper.renew(kept.roster.seats["decode-0"])
-    kept.keeper.drained(Drained("decode-0", "an older one"))
-    kept.keeper.drained(Drained("decode-7", "nobody"))
-    await rest()
-    assert not kept.launcher.life("decode-0").is_over
-
-
-async def test_a_worker_that_never_gets_empty_is_ended_in_the_end(
-    keep: Keep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeper, "DRAIN_MARGIN_S", -4.0)
-    kept = await keep()
-    life = kept.launcher.life("decode-0")
-    kept.keeper.renew(kept.roster.seats["decode-0"])
-    await kept.is_another_life("decode-0", life)
-    assert life.killed
-    assert "long after its grace period" in kept.roster.seats["decode-0"].reason
-
-
-async def test_a_removed_worker_that_dies_while_it_drains_is_not_replaced(keep: Keep) -> None:
-    kept = await keep(1, 2)
-    kept.keeper.remove(kept.roster.seats["decode-1"])
-    kept.launcher.life("decode-1").ended.set_result("killed")
-    await until(lambda: "decode-1" not in kept.roster.seats)
-    assert kept.launcher.num_starts == 3
-
-
-async def test_a_renewed_worker_may_be_removed_while_it_drains(keep: Keep) -> None:
-    kept = await keep(1, 2)
-    seat = kept.roster.seats["decode-1"]
-    kept.keeper.renew(seat)
-    kept.keeper.remove(seat)
-    kept.says_empty("decode-1")
-    await until(lambda: "decode-1" not in kept.roster.seats)
-    assert kept.launcher.num_starts == 3
-
-
-async def test_a_worker_that_is_starting_is_removed_at_once(keep: Keep) -> None:
-    kept = await keep()
-    kept.launcher.may_start.clear()
-    kept.keeper.add(Pool.DECODE, 1)
-    seat = kept.roster.seats["decode-1"]
-    await until(lambda: kept.launcher.num_starts == 3)
-    kept.keeper.renew(seat)
-    kept.keeper.remove(seat)
-    await until(lambda: "decode-1" not in kept.roster.seats)
-    assert kept.dispatcher.drains == []
-
-
-async def test_a_seat_whose_worker_is_dead_is_removed_at_once(keep: Keep) -> None:
-    kept = await keep(1, 2)
-    kept.launcher.may_start.clear()
-    kept.launcher.life("decode-1").ended.set_result("gone")
-    await until(lambda: not kept.is_up("decode-1"))
-    kept.keeper.remove(kept.roster.seats["decode-1"])
-    await until(lambda: "decode-1" not in kept.roster.seats)
-    assert kept.is_up("prefill-0", "decode-0")
 
 
 # Another router.
