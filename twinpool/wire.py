@@ -23,12 +23,28 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from operator import attrgetter
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Generic, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NoReturn,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+if TYPE_CHECKING:
+    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
+
+Member = TypeVar("Member", bound=StrEnum)
+Number = TypeVar("Number", bound=int)
 Value = TypeVar("Value")
 Wire = TypeVar("Wire", bound=Message)
 Convert = Callable[[Any], Any]
@@ -52,6 +68,17 @@ _SCALARS: Mapping[type, frozenset[int]] = MappingProxyType(
 
 class UnknownMessage(ValueError):
     """The other side said something this version does not know."""
+
+
+def numbers(
+    kind: type[Member], wire: _EnumTypeWrapper[Number], *, zero: Member | None = None
+) -> Mapping[Member, Number]:
+    """The number of each member, by name after the prefix that the zero's name shows.
+
+    zero: the member that the wire's zero means; None: the zero means none of them. Raises TypeError where
+    either side has a name that the other lacks.
+    """
+    return cast("Mapping[Member, Number]", MappingProxyType(_numbers(kind, wire.DESCRIPTOR, zero)))
 
 
 class Codec(Generic[Value, Wire]):
@@ -136,19 +163,22 @@ def _copy_one(kind: Any, place: FieldDescriptor, optional: bool) -> _Copy:
 
 
 def _enum(kind: type[StrEnum], wire: EnumDescriptor, optional: bool) -> _Copy:
-    """By name, after the prefix that the zero's name shows; the zero itself is None, or else never said."""
-    prefix = wire.values_by_number[0].name.removesuffix("UNSPECIFIED")
-    names = {prefix + each.name: each for each in kind}
-    if kind.__name__ != wire.name or {wire.values_by_number[0].name, *names} != set(wire.values_by_name):
-        raise TypeError(f"{kind.__name__} and {wire.full_name} differ")
-    numbers: dict[StrEnum | None, int] = {
-        each: wire.values_by_name[name].number for name, each in names.items()
-    }
+    """By name; the zero itself is None, or else never said."""
+    encode: dict[StrEnum | None, int] = dict(_numbers(kind, wire, None).items())
     if optional:
-        numbers[None] = 0
-    known = _Known((number, each) for each, number in numbers.items())
+        encode[None] = 0
+    known = _Known((number, each) for each, number in encode.items())
     known.name = wire.name
-    return _Copy(numbers.__getitem__, known.__getitem__)
+    return _Copy(encode.__getitem__, known.__getitem__)
+
+
+def _numbers(kind: type[Member], wire: EnumDescriptor, zero: Member | None) -> dict[Member, int]:
+    unspecified = wire.values_by_number[0].name
+    prefix = unspecified.removesuffix("UNSPECIFIED")
+    names = {each: unspecified if each is zero else prefix + each.name for each in kind}
+    if kind.__name__ != wire.name or {unspecified, *names.values()} != set(wire.values_by_name):
+        raise TypeError(f"{kind.__name__} and {wire.full_name} differ")
+    return {each: wire.values_by_name[name].number for each, name in names.items()}
 
 
 class _Known(dict[int, StrEnum | None]):

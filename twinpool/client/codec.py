@@ -13,14 +13,12 @@ from twinpool.types import FinishReason, ModelCard, ServedBy, Timing, Usage
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import types_pb2
 from twinpool.v1.sampling_pb2 import SamplingParams
+from twinpool.wire import numbers
 
 _OUTPUT_FIELDS = ("skip_special_tokens", "return_prompt_token_ids")
-_FINISH_REASONS = {
-    types_pb2.FINISH_REASON_UNSPECIFIED: None,
-    types_pb2.FINISH_REASON_STOP: FinishReason.STOP,
-    types_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
-    types_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
-}
+_FINISH_REASONS: Mapping[int, FinishReason | None] = {
+    number: reason for reason, number in numbers(FinishReason, types_pb2.FinishReason).items()
+} | {types_pb2.FINISH_REASON_UNSPECIFIED: None}
 
 
 def generate_request(prompt: Prompt, options: Options) -> pb.GenerateRequest:

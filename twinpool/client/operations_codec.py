@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 
 from twinpool.client.status import PairCheck, PairStatus, QueueStatus, Status, WorkerStatus
@@ -11,25 +12,14 @@ from twinpool.totals import Totals
 from twinpool.types import Pool, Timing, WorkerState
 from twinpool.v1 import operations_pb2 as pb
 from twinpool.v1 import types_pb2
+from twinpool.wire import numbers
 
-_POOLS = {types_pb2.POOL_PREFILL: Pool.PREFILL, types_pb2.POOL_DECODE: Pool.DECODE}
-_NUMBERS = {pool: number for number, pool in _POOLS.items()}
-_STATES = {
-    pb.WORKER_STATE_STARTING: WorkerState.STARTING,
-    pb.WORKER_STATE_WARMING: WorkerState.WARMING,
-    pb.WORKER_STATE_READY: WorkerState.READY,
-    pb.WORKER_STATE_LOST: WorkerState.LOST,
-    pb.WORKER_STATE_DRAINING: WorkerState.DRAINING,
-    pb.WORKER_STATE_WAITING_FOR_NODE: WorkerState.WAITING_FOR_NODE,
-}
-_HOPS = {
-    pb.HOP_UNSPECIFIED: None,
-    pb.HOP_PAIR: "pair",
-    pb.HOP_RESERVE: "reserve",
-    pb.HOP_PREFILL: "prefill",
-    pb.HOP_HANDOFF: "handoff",
-    pb.HOP_DECODE: "decode",
-}
+_NUMBERS = numbers(Pool, types_pb2.Pool)
+_POOLS = {number: pool for pool, number in _NUMBERS.items()}
+_STATES = {number: state for state, number in numbers(WorkerState, pb.WorkerState).items()}
+_HOPS: Mapping[int, str | None] = {
+    number: name.removeprefix("HOP_").lower() for name, number in pb.Hop.items()
+} | {pb.HOP_UNSPECIFIED: None}
 
 
 def status_from(response: pb.GetStatusResponse | pb.WatchStatusResponse) -> Status:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import cast
 
 from router.entrance.asked import (
@@ -19,14 +17,9 @@ from twinpool.types import FinishReason, ModelCard
 from twinpool.v1 import inference_pb2 as pb
 from twinpool.v1 import types_pb2
 from twinpool.v1.sampling_pb2 import SamplingParams as SamplingMessage
+from twinpool.wire import numbers
 
-FINISH_REASONS: Mapping[FinishReason, types_pb2.FinishReason.ValueType] = MappingProxyType(
-    {
-        FinishReason.STOP: types_pb2.FINISH_REASON_STOP,
-        FinishReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
-        FinishReason.ABORT: types_pb2.FINISH_REASON_ABORT,
-    }
-)
+_FINISH_REASONS = numbers(FinishReason, types_pb2.FinishReason)
 
 
 def generate_asked(message: pb.GenerateRequest) -> GenerationAsked:
@@ -76,7 +69,7 @@ def chunk(value: Chunk) -> pb.Chunk:
     token_ids = [token.id for token in value.tokens]
     message = pb.Chunk(choice_index=value.choice_index, text=value.text, token_ids=token_ids)
     if value.summary is not None:
-        message.finish_reason = FINISH_REASONS[value.summary.finish_reason]
+        message.finish_reason = _FINISH_REASONS[value.summary.finish_reason]
         message.summary.CopyFrom(_summary(value.summary))
     return message
 

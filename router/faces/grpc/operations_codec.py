@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from types import MappingProxyType
 
 from twinpool.errors import InvalidRequest
 from twinpool.types import Pool, WorkerState
 from twinpool.v1 import operations_pb2 as pb
 from twinpool.v1 import types_pb2
 from twinpool.views import Hop, PairCheck, PairView, Snapshot, Verification, VerifiedWorker, WorkerView
+from twinpool.wire import numbers
 
-POOLS: Mapping[Pool, types_pb2.Pool.ValueType] = MappingProxyType(
-    {Pool.PREFILL: types_pb2.POOL_PREFILL, Pool.DECODE: types_pb2.POOL_DECODE}
-)
-WORKER_STATES: Mapping[WorkerState, pb.WorkerState.ValueType] = MappingProxyType(
-    {
-        WorkerState.STARTING: pb.WORKER_STATE_STARTING,
-        WorkerState.WARMING: pb.WORKER_STATE_WARMING,
-        WorkerState.READY: pb.WORKER_STATE_READY,
-        WorkerState.LOST: pb.WORKER_STATE_LOST,
-        WorkerState.DRAINING: pb.WORKER_STATE_DRAINING,
-        WorkerState.WAITING_FOR_NODE: pb.WORKER_STATE_WAITING_FOR_NODE,
-    }
-)
-HOPS: Mapping[Hop, pb.Hop.ValueType] = MappingProxyType(
-    {
-        Hop.NONE: pb.HOP_UNSPECIFIED,
-        Hop.PAIR: pb.HOP_PAIR,
-        Hop.RESERVE: pb.HOP_RESERVE,
-        Hop.PREFILL: pb.HOP_PREFILL,
-        Hop.HANDOFF: pb.HOP_HANDOFF,
-        Hop.DECODE: pb.HOP_DECODE,
-    }
-)
+_POOLS = numbers(Pool, types_pb2.Pool)
+_WORKER_STATES = numbers(WorkerState, pb.WorkerState)
+_HOPS = numbers(Hop, pb.Hop, zero=Hop.NONE)
 
 
 def interval_s(message: pb.WatchStatusRequest) -> float:
@@ -44,7 +23,7 @@ def interval_s(message: pb.WatchStatusRequest) -> float:
 
 def pool(value: types_pb2.Pool.ValueType, field: str = "pool") -> Pool:
     """Read a pool. Raises InvalidRequest."""
-    for each, number in POOLS.items():
+    for each, number in _POOLS.items():
         if number == value:
             return each
     raise InvalidRequest(field, f"{field} must be prefill or decode")
@@ -72,7 +51,7 @@ def status(snapshot: Snapshot) -> pb.Status:
         pairs=[_pair(pair) for pair in snapshot.pairs],
         handoffs_in_flight=snapshot.handoffs_in_flight,
         targets=[
-            pb.PoolTarget(pool=POOLS[each], size=size, most_running=snapshot.most_running.get(each, 0))
+            pb.PoolTarget(pool=_POOLS[each], size=size, most_running=snapshot.most_running.get(each, 0))
             for each, size in snapshot.target_workers.items()
         ],
         totals=pb.Totals(**asdict(snapshot.totals)),
@@ -82,8 +61,8 @@ def status(snapshot: Snapshot) -> pb.Status:
 def _worker(view: WorkerView) -> pb.WorkerStatus:
     return pb.WorkerStatus(
         id=view.id,
-        pool=POOLS[view.pool],
-        state=WORKER_STATES[view.state],
+        pool=_POOLS[view.pool],
+        state=_WORKER_STATES[view.state],
         pid=view.pid,
         node=view.node,
         incarnation=view.incarnation,
@@ -108,7 +87,7 @@ def pair_check(check: PairCheck) -> pb.CheckPairsResponse:
     timing = check.timing
     return pb.CheckPairsResponse(
         pair=_pair(check.pair),
-        failed_hop=HOPS[check.failed_hop],
+        failed_hop=_HOPS[check.failed_hop],
         detail=check.detail,
         queue_s=timing.queue_s,
         prefill_s=timing.prefill_s,
@@ -128,7 +107,7 @@ def _verified_worker(worker: VerifiedWorker) -> pb.WorkerVerification:
     blocks = worker.blocks
     return pb.WorkerVerification(
         id=worker.worker_id,
-        pool=POOLS[worker.pool],
+        pool=_POOLS[worker.pool],
         incarnation=worker.incarnation,
         answered=worker.answered,
         blocks_total=worker.blocks_total,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import cast
 
 import pytest
 
-from twinpool.types import FinishReason, Token
-from twinpool.v1 import inference_pb2, worker_pb2
-from twinpool.wire import Codec
+from twinpool.types import FinishReason, Pool, Token
+from twinpool.v1 import inference_pb2, operations_pb2, types_pb2, worker_pb2
+from twinpool.views import Hop
+from twinpool.wire import Codec, numbers
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,19 @@ def test_what_does_not_fit_has_no_codec(kind: type) -> None:
 def test_an_enum_with_other_values_has_no_codec() -> None:
     with pytest.raises(TypeError, match="AbortOutcome"):
         Codec(Result, inference_pb2.AbortResult)
+
+
+def test_an_enum_has_the_wires_numbers_by_name() -> None:
+    assert numbers(Pool, types_pb2.Pool) == {Pool.PREFILL: 1, Pool.DECODE: 2}
+    hops = numbers(Hop, operations_pb2.Hop, zero=Hop.NONE)
+    assert list(hops.values()) == [0, 1, 2, 3, 4, 5]
+    assert (hops[Hop.NONE], hops[Hop.DECODE]) == (0, 5)
+
+
+@pytest.mark.parametrize("names", ["PREFILL", "PREFILL DECODE BOTH"])
+def test_an_enum_with_a_name_that_one_side_lacks_has_no_numbers(names: str) -> None:
+    with pytest.raises(TypeError, match="Pool"):
+        numbers(cast("type[StrEnum]", StrEnum("Pool", names)), types_pb2.Pool)
 
 
 def test_an_absent_enum_is_its_zero() -> None:
