@@ -139,7 +139,7 @@ class DecodeDesk:
 
     def plan(self, now: float) -> Turn[Word, Errand, AttemptId, DecodeRow]:  # noqa: ARG002
         """Decide what is done next: copies, then growth, then a step."""
-        self._moves.begin()
+        self._moves.offer()
         copies = self._moves.copies()
         if copies and not self._has_copied:
             self._has_copied = True

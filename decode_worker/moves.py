@@ -82,7 +82,7 @@ class Moves:
                 del self._moves[to]
                 self._give_up(move)
 
-    def begin(self) -> None:
+    def offer(self) -> None:
         """Offer what has not been offered."""
         for move in self._moves.values():
             for word in move.handoff.begin():

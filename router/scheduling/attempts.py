@@ -75,7 +75,7 @@ class Attempts:
 
     def reserve(self, choice: Choice, prefill: Worker, decode: Worker, ttl_s: float, now: float) -> None:
         """Begin an attempt, of a hand-off of its own: ask the decode worker for room."""
-        handoff = self._begin(choice, prefill, decode)
+        handoff = self._place(choice, prefill, decode)
         num_tokens = reserved_tokens(choice)
         decode.charged[handoff.id] = decode.blocks_for(num_tokens)
         reserve = m.Reserve(handoff.id, tuple(handoff.choices), num_tokens, prefill.incarnation, ttl_s)
@@ -84,7 +84,7 @@ class Attempts:
 
     def prefill_alone(self, choice: Choice, prefill: Worker, now: float) -> None:
         """Begin an attempt that needs no decode worker."""
-        self.prefill(self._begin(choice, prefill, None), now)
+        self.prefill(self._place(choice, prefill, None), now)
 
     def granted(self, handoff: HandoffId, now: float) -> bool:
         """There is room for a hand-off; False if it is no current one that waits for that."""
@@ -336,7 +336,7 @@ class Attempts:
         admit = m.Admit(choice.attempt, handoff.id, choice.index, request.prompt_ids, log, request.params)
         self._outbox.send(choice.decode_id, admit)
 
-    def _begin(self, choice: Choice, prefill: Worker, decode: Worker | None) -> Handoff:
+    def _place(self, choice: Choice, prefill: Worker, decode: Worker | None) -> Handoff:
         self.queue.remove(choice)
         choice.prefill_id = prefill.worker_id
         choice.decode_id = decode.worker_id if decode else None

@@ -66,7 +66,7 @@ class Draining:
         self._links: dict[tuple[str, str], _Link] = {}
         self._arriving: dict[AttemptId, _Arriving] = {}
 
-    def begin(self, worker: Worker, grace_s: float, now: float) -> None:
+    def drain(self, worker: Worker, grace_s: float, now: float) -> None:
         """A worker is to leave; what it still has after grace_s is set back."""
         until = now + grace_s
         worker.drains_until = until if worker.drains_until is None else min(until, worker.drains_until)

@@ -132,7 +132,7 @@ class Scheduler:
                 self._watch.replaced(worker_id)
             case Drain(worker_id, grace_s):
                 if leaving := self.fleet.worker(worker_id):
-                    self._draining.begin(leaving, grace_s, now)
+                    self._draining.drain(leaving, grace_s, now)
             case WorkerSaid(worker_id, incarnation, message):
                 worker = self.fleet.worker(worker_id)
                 if worker is not None and worker.incarnation == incarnation:

@@ -36,7 +36,7 @@ def lone_pair(ray_session: Cluster) -> Iterator[RayPair]:
 
 def test_chunks_arrive_bit_exact(pair: RayPair) -> None:
     sender = pair.connect()
-    reserved = pair.begin(sender, HandoffId("a"), 4)
+    reserved = pair.reserve_and_begin(sender, HandoffId("a"), 4)
     assert sender.push(HandoffId("a"), [5, 2], 0)
     assert sender.push(HandoffId("a"), [7], 2)
     assert sender.written(HandoffId("a"))
@@ -47,7 +47,7 @@ def test_chunks_arrive_bit_exact(pair: RayPair) -> None:
 
 def test_source_blocks_may_be_reused_as_soon_as_they_are_pushed(pair: RayPair) -> None:
     sender = pair.connect()
-    reserved = pair.begin(sender, HandoffId("a"), 1)
+    reserved = pair.reserve_and_begin(sender, HandoffId("a"), 1)
     expected = pair.source.block_bytes_view()[3].numpy().tobytes()
     ask(pair.actor.hold.remote("push"))
     assert sender.push(HandoffId("a"), [3], 0)
@@ -61,7 +61,7 @@ def test_source_blocks_may_be_reused_as_soon_as_they_are_pushed(pair: RayPair) -
 
 def test_calls_may_overtake_one_another(pair: RayPair) -> None:
     sender = pair.connect()
-    reserved = pair.begin(sender, HandoffId("a"), 4)
+    reserved = pair.reserve_and_begin(sender, HandoffId("a"), 4)
     ask(pair.actor.hold.remote("push"))
     sender.push(HandoffId("a"), [4], 0)
     ask(pair.actor.wait_until_held.remote("push"))
@@ -78,12 +78,12 @@ def test_calls_may_overtake_one_another(pair: RayPair) -> None:
 
 def test_words_do_not_wait_for_another_pairs_chunks(pair: RayPair) -> None:
     slow, healthy = pair.connect(), pair.connect("prefill-1-cc")
-    pair.begin(slow, HandoffId("slow"), NUM_THREADS)
+    pair.reserve_and_begin(slow, HandoffId("slow"), NUM_THREADS)
     for block in range(NUM_THREADS):
         ask(pair.actor.hold.remote("push"))
         slow.push(HandoffId("slow"), [block], block)
     ask(pair.actor.wait_until_held.remote("push"))
-    pair.begin(healthy, HandoffId("healthy"), 1, "prefill-1-cc")
+    pair.reserve_and_begin(healthy, HandoffId("healthy"), 1, "prefill-1-cc")
     ask(pair.actor.let_go.remote("push"))
     assert slow.written(HandoffId("slow"))
     ask(pair.actor.wait_for.remote(Written))
@@ -92,11 +92,11 @@ def test_words_do_not_wait_for_another_pairs_chunks(pair: RayPair) -> None:
 def test_sound_blocks_pass_the_checksum_and_damaged_ones_are_named(checking_pair: RayPair) -> None:
     pair = checking_pair
     sender = pair.connect()
-    pair.begin(sender, HandoffId("sound"), 2)
+    pair.reserve_and_begin(sender, HandoffId("sound"), 2)
     sender.push(HandoffId("sound"), [1, 2], 0)
     sender.written(HandoffId("sound"))
     ask(pair.actor.wait_for.remote(Written))
-    reserved = pair.begin(sender, HandoffId("damaged"), 2)
+    reserved = pair.reserve_and_begin(sender, HandoffId("damaged"), 2)
     sender.push(HandoffId("damaged"), [1, 2], 0)
     ask(pair.actor.wait_until_answered.remote("push", 2))
     ask(pair.actor.fill.remote(reserved[1:], 0))
@@ -116,7 +116,7 @@ def test_begin_is_refused_without_a_reservation(pair: RayPair) -> None:
 
 def test_revoked_blocks_are_free_at_once_and_late_chunks_are_dropped(pair: RayPair) -> None:
     sender = pair.connect()
-    reserved = pair.begin(sender, HandoffId("a"), 2)
+    reserved = pair.reserve_and_begin(sender, HandoffId("a"), 2)
     ask(pair.actor.hold.remote("push"))
     assert sender.push(HandoffId("a"), [4, 5], 0)
     ask(pair.actor.wait_until_held.remote("push"))
@@ -132,7 +132,7 @@ def test_revoked_blocks_are_free_at_once_and_late_chunks_are_dropped(pair: RayPa
 
 def test_renewal_of_a_revoked_reservation_is_told_to_stop(pair: RayPair) -> None:
     sender = pair.connect()
-    pair.begin(sender, HandoffId("a"), 2)
+    pair.reserve_and_begin(sender, HandoffId("a"), 2)
     ask(pair.actor.give_up.remote("a"))
     sender.renew(HandoffId("a"))
     pair.log.heard.wait_for(("stop", "a"))
@@ -140,7 +140,7 @@ def test_renewal_of_a_revoked_reservation_is_told_to_stop(pair: RayPair) -> None
 
 def test_sender_that_gives_up_frees_the_blocks(pair: RayPair) -> None:
     sender = pair.connect()
-    pair.begin(sender, HandoffId("a"), 2)
+    pair.reserve_and_begin(sender, HandoffId("a"), 2)
     sender.stopped(HandoffId("a"))
     released = ask(pair.actor.wait_for.remote(Released))
     assert released.reason is ReleaseReason.HANDOFF_FAILED
@@ -162,7 +162,7 @@ def test_sender_that_gives_up_before_begin_is_answered_frees_the_blocks(pair: Ra
 
 def test_closing_sender_frees_its_blocks_and_says_nothing(pair: RayPair) -> None:
     sender = pair.connect()
-    pair.begin(sender, HandoffId("a"), 2)
+    pair.reserve_and_begin(sender, HandoffId("a"), 2)
     sender.close()
     ask(pair.actor.wait_for.remote(Released))
     assert ask(pair.actor.num_free.remote()) == NUM_BLOCKS
@@ -176,7 +176,7 @@ def test_late_farewell_of_an_older_pair_does_not_end_the_newer(lone_pair: RayPai
     older.close()
     ask(pair.actor.wait_until_held.remote("leave"))
     newer = pair.connect()
-    reserved = pair.begin(newer, HandoffId("a"), 1)
+    reserved = pair.reserve_and_begin(newer, HandoffId("a"), 1)
     ask(pair.actor.let_go.remote("leave"))
     ask(pair.actor.wait_until_answered.remote("leave", 1))
     newer.push(HandoffId("a"), [6], 0)
@@ -189,7 +189,7 @@ def test_late_farewell_of_an_older_pair_does_not_end_the_newer(lone_pair: RayPai
 def test_pair_that_the_decode_worker_has_given_up_breaks_at_the_next_word(pair: RayPair, word: str) -> None:
     sender = pair.connect()
     if word != "begin":
-        pair.begin(sender, HandoffId("a"), 2)
+        pair.reserve_and_begin(sender, HandoffId("a"), 2)
     ask(pair.actor.begin_anew.remote(checksum=False))
     match word:
         case "begin":
@@ -202,14 +202,14 @@ def test_pair_that_the_decode_worker_has_given_up_breaks_at_the_next_word(pair: 
             assert sender.written(HandoffId("a"))
     pair.log.wait_until_broken()
     assert not sender.push(HandoffId("a"), [0], 0)
-    pair.begin(pair.connect(), HandoffId("b"), 1)
+    pair.reserve_and_begin(pair.connect(), HandoffId("b"), 1)
 
 
 @pytest.mark.parametrize("in_flight", [True, False])
 def test_killed_actor_breaks_the_pair(lone_pair: RayPair, in_flight: bool) -> None:
     pair = lone_pair
     sender = pair.connect()
-    pair.begin(sender, HandoffId("a"), 2)
+    pair.reserve_and_begin(sender, HandoffId("a"), 2)
     if in_flight:
         ask(pair.actor.hold.remote("push"))
         sender.push(HandoffId("a"), [0], 0)
@@ -224,19 +224,19 @@ def test_killed_actor_breaks_the_pair(lone_pair: RayPair, in_flight: bool) -> No
 
 def test_push_beyond_the_reservation_is_an_error_and_the_pair_goes_on(pair: RayPair) -> None:
     sender = pair.connect()
-    pair.begin(sender, HandoffId("a"), 1)
+    pair.reserve_and_begin(sender, HandoffId("a"), 1)
     with pytest.raises(ValueError, match="reserved 1 blocks"):
         sender.push(HandoffId("a"), [0, 1], 0)
     sender.stopped(HandoffId("a"))
     ask(pair.actor.wait_for.remote(Released))
     assert ask(pair.actor.num_free.remote()) == NUM_BLOCKS
-    pair.begin(sender, HandoffId("b"), 1)
+    pair.reserve_and_begin(sender, HandoffId("b"), 1)
 
 
 def test_nothing_is_left_in_the_object_store(pair: RayPair) -> None:
     sender = pair.connect()
     for attempt in ("a", "b", "c"):
-        pair.begin(sender, HandoffId(attempt), 2)
+        pair.reserve_and_begin(sender, HandoffId(attempt), 2)
         sender.push(HandoffId(attempt), [0], 0)
         sender.push(HandoffId(attempt), [1], 1)
     sender.written(HandoffId("a"))

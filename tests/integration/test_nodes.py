@@ -37,7 +37,7 @@ def test_a_pool_waits_for_its_node_and_a_stream_outlives_the_nodes_loss(
 ) -> None:
     port = free_port()
     patient = ("--stuck-after-s", "60")
-    served = serve.begin("--decode-resources", WANTS, "--ops-port", str(port), *patient, module=TELLS_SOON)
+    served = serve.start("--decode-resources", WANTS, "--ops-port", str(port), *patient, module=TELLS_SOON)
     served.operations = f"127.0.0.1:{port}"
     wait_for(lambda: is_waiting(served))
     reason = decode_worker(served).reason

@@ -83,7 +83,7 @@ def test_newer_router_ends_the_older_and_takes_its_workers(cluster: SharedCluste
 def test_of_two_routers_that_start_at_one_moment_one_keeps_the_workers(
     cluster: SharedCluster, serve: ServeOnce
 ) -> None:
-    both = [serve.begin("--prefill", "2"), serve.begin("--prefill", "2")]
+    both = [serve.start("--prefill", "2"), serve.start("--prefill", "2")]
     wait_for(lambda: any(each.process.poll() is not None for each in both))
     older, newer = sorted(both, key=lambda each: each.process.poll() is None)
     assert "another router has taken the worker over" in older.log.read_text()

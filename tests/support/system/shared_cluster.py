@@ -147,11 +147,11 @@ class ServeOnce:
         self._all: list[Serve] = []
 
     def __call__(self, *arguments: str) -> Serve:
-        served = self.begin(*arguments)
+        served = self.start(*arguments)
         served.wait_until_ready()
         return served
 
-    def begin(self, *arguments: str, module: str = "twinpool.cli.app") -> Serve:
+    def start(self, *arguments: str, module: str = "twinpool.cli.app") -> Serve:
         """The same, without waiting. module: the command line's, or a test's own."""
         log = self._folder / f"serve-{len(self._all)}.log"
         served = Serve(self._cluster, log, *arguments, module=module)

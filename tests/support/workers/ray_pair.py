@@ -54,10 +54,10 @@ class RayPair:
         """Close it with the pair."""
         self._senders.append(sender)
 
-    def begin(
+    def reserve_and_begin(
         self, sender: RaySender, handoff: HandoffId, num_blocks: int, writer: str = WRITER
     ) -> tuple[int, ...]:
-        """Reserve and begin; the reserved blocks."""
+        """The reserved blocks."""
         blocks: tuple[int, ...] = ask(self.actor.reserve.remote(handoff, num_blocks, writer))
         sender.begin(handoff)
         self.log.heard.wait_for(("accepted", handoff, 0))
