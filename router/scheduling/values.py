@@ -32,10 +32,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a choice ended well. num_resumes: how often a new attempt went on with its token log.
-
-    usage: of its answer, fewer tokens than were output where it was cut.
-    """
+    """How a choice ended well. num_resumes: how often a new attempt went on with its token log."""
 
     finish_reason: FinishReason
     usage: Usage

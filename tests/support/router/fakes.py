@@ -66,12 +66,11 @@ VERIFIED = Verification(
 
 
 class FakeStream:
-    """One request's outputs, put in by the test; its submission too. cuts: choice and position of each."""
+    """One request's outputs, put in by the test; its submission too."""
 
     def __init__(self, request: Request, sink: Sink) -> None:
         self.request = request
         self.closed = asyncio.Event()
-        self.cuts: list[tuple[int, int]] = []
         self._sink = sink
         self._num_tokens = 0
 
@@ -92,9 +91,6 @@ class FakeStream:
 
     def leave(self) -> None:
         self.closed.set()
-
-    def cut(self, choice_index: int, position: int) -> None:
-        self.cuts.append((choice_index, position))
 
 
 @dataclass
