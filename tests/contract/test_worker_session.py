@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -351,9 +352,15 @@ def test_server_that_was_never_started_stops() -> None:
     SessionServer(FakeWorker(), SECRET, "127.0.0.1").stop()
 
 
-def test_a_session_that_does_not_end_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_does_not_end_leaves_no_thread_and_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled = threading.Event()
+
     async def hang(server: SessionServer) -> None:
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
 
     monkeypatch.setattr(session_server, "START_TIMEOUT_S", 0.1)
     monkeypatch.setattr(SessionServer, "_stop", hang)
@@ -362,3 +369,4 @@ def test_a_session_that_does_not_end_leaves_no_thread(monkeypatch: pytest.Monkey
     served._thread.start()
     served.stop()
     assert not served._thread.is_alive()
+    assert cancelled.is_set()

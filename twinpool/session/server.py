@@ -40,7 +40,7 @@ class SessionServer:
         self._servicer = WorkerServicer(handler, secret)
         self._host = host
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="session", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="session", daemon=True)
         self._server: grpc.aio.Server | None = None
 
     def start(self) -> int:
@@ -80,6 +80,15 @@ class SessionServer:
             log.error("the session's thread has not ended within %g s", START_TIMEOUT_S)
         else:
             self._loop.close()
+
+    def _run(self) -> None:
+        """Until the loop is stopped; what has not ended by then is cancelled, and given STOP_GRACE_S."""
+        self._loop.run_forever()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left, timeout=STOP_GRACE_S))
 
     async def _start(self) -> int:
         self._server = grpc.aio.server(options=SESSION_OPTIONS)
