@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinpool.cli.charts import ASCII, BLOCKS
+from twinpool.cli.charts import ASCII, BLOCKS, Glyphs
 from twinpool.cli.top_frame import Screen, View, duration, frame, latency, number
 from twinpool.cli.top_history import History
 from twinpool.client.status import PairStatus, QueueStatus, Status, WorkerStatus
@@ -50,8 +50,7 @@ MANY = status(
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 250])
 @pytest.mark.parametrize("height", [1, 5, 12, 24, 100])
 @pytest.mark.parametrize("glyphs", [BLOCKS, ASCII])
-def test_it_fits_every_terminal(width: int, height: int, glyphs: object) -> None:
-    glyphs = ASCII if glyphs is ASCII else BLOCKS
+def test_it_fits_every_terminal(width: int, height: int, glyphs: Glyphs) -> None:
     for state in (None, status(), MANY):
         lines = frame(View("host:1", state, History(1.0), "trying again"), Screen(width, height, glyphs))
         assert len(lines) <= height
