@@ -33,6 +33,7 @@ from router.scheduling.events import (
     Aborted,
     Arrived,
     Cancelled,
+    Cut,
     Drain,
     PairFailed,
     PairProven,
@@ -179,6 +180,11 @@ class RunningDispatcher:
             return
         del self._sinks[request_id]
         self._feed(Cancelled(request_id))
+
+    def cut(self, request_id: str, sink: Sink, choice_index: int, position: int) -> None:
+        """A choice's text has ended."""
+        if self._is_open(request_id, sink):
+            self._feed(Cut(request_id, choice_index, position))
 
     # Workers, from who keeps them.
 
@@ -332,3 +338,6 @@ class _Submitted:
 
     def leave(self) -> None:
         self.dispatcher.left(self.request_id, self.sink)
+
+    def cut(self, choice_index: int, position: int) -> None:
+        self.dispatcher.cut(self.request_id, self.sink, choice_index, position)

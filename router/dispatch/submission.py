@@ -21,8 +21,12 @@ class Sink(Protocol):
 
 
 class Submission(Protocol):
-    """A request that was submitted. Once it has ended, this does nothing."""
+    """A request that was submitted. Once it has ended, neither method does anything."""
 
     def leave(self) -> None:
         """Nobody waits for it any more: cancel it, and say nothing more to its sink."""
+        ...
+
+    def cut(self, choice_index: int, position: int) -> None:
+        """End a choice well where its text ends: it has so many tokens, whatever has come after them."""
         ...

@@ -281,6 +281,11 @@ class Attempts:
         if not state.choices:
             self._tell_of(state, RequestFinished(state.request_id, state.usage, tuple(state.endings)))
 
+    def cut(self, choice: Choice, position: int, now: float) -> None:
+        """The choice ends well, with so many tokens: what its log has beyond them is nobody's."""
+        del choice.log[position:]
+        self.finish(choice, (), FinishReason.STOP, now)
+
     def fail(self, state: RequestState, error: TwinpoolError, now: float) -> None:
         """The request ends with an error, and with it all its choices."""
         self._end(state, now)

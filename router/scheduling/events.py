@@ -31,6 +31,15 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A choice's text ends before its tokens do: it ends well, and has but so many of them."""
+
+    request_id: str
+    choice_index: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerUp:
     """A session with a worker is open. worker_id: its name, kept by its replacement."""
 
@@ -111,6 +120,7 @@ SchedulerEvent = (
     Arrived
     | Cancelled
     | Aborted
+    | Cut
     | WorkerUp
     | WorkerDown
     | WorkerGone

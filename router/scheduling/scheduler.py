@@ -25,6 +25,7 @@ from router.scheduling.events import (
     Aborted,
     Arrived,
     Cancelled,
+    Cut,
     Drain,
     PairFailed,
     PairProven,
@@ -115,6 +116,10 @@ class Scheduler:
             case Aborted(request_id):
                 if held := self.requests.get(request_id):
                     self._attempts.abort(held, now)
+            case Cut(request_id, index, position):
+                held = self.requests.get(request_id)
+                if held and (choice := held.choices.get(index)):
+                    self._attempts.cut(choice, position, now)
             case WorkerUp(worker_id, hello):
                 self._watch.replaced(worker_id)
                 for pair in self.fleet.add(worker_id, hello, now):

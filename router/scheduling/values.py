@@ -32,7 +32,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a choice ended well. num_resumes: how often a new attempt went on with its token log."""
+    """How a choice ended well. num_resumes: how often a new attempt went on with its token log.
+
+    usage: of its answer, fewer tokens than were output where it was cut.
+    """
 
     finish_reason: FinishReason
     usage: Usage

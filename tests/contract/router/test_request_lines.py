@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.scheduling.events import Aborted, Cancelled
+from router.scheduling.events import Cancelled, Cut
 from router.scheduling.happenings import RequestFinished
 from router.scheduling.phases import Phase
 from router.scheduling.scheduler import SchedulerLimits
@@ -51,12 +51,12 @@ def test_a_good_end(caplog: pytest.LogCaptureFixture) -> None:
     assert [line[key] for key in told] == ["r", "stop", 3, "p0", "d0", 1, TIMING.queue_s]
 
 
-def test_an_aborted_answer_has_the_tokens_before_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cut_answer_has_the_tokens_before_the_cut(caplog: pytest.LogCaptureFixture) -> None:
     fleet = listened_to()
     fleet.brings(Phase.DECODING)
-    fleet.feed(Aborted("r"))
+    fleet.feed(Cut("r", 0, 1))
     line = the_line(caplog)
-    assert (line["finish_reason"], line["prompt_tokens"], line["completion_tokens"]) == ("abort", 5, 2)
+    assert (line["finish_reason"], line["prompt_tokens"], line["completion_tokens"]) == ("stop", 5, 1)
 
 
 def test_a_bad_end(caplog: pytest.LogCaptureFixture) -> None:

@@ -66,11 +66,12 @@ VERIFIED = Verification(
 
 
 class FakeStream:
-    """One request's outputs, put in by the test; its submission too."""
+    """One request's outputs, put in by the test; its submission too. cuts: choice and position of each."""
 
     def __init__(self, request: Request, sink: Sink) -> None:
         self.request = request
         self.closed = asyncio.Event()
+        self.cuts: list[tuple[int, int]] = []
         self._sink = sink
         self._num_tokens = 0
 
@@ -91,6 +92,9 @@ class FakeStream:
 
     def leave(self) -> None:
         self.closed.set()
+
+    def cut(self, choice_index: int, position: int) -> None:
+        self.cuts.append((choice_index, position))
 
 
 @dataclass

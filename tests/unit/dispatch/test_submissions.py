@@ -39,8 +39,18 @@ async def test_a_request_that_is_left_is_cancelled_once_and_its_sink_hears_nothi
     assert (sink.outputs, sink.errors) == ([], [])
 
 
+async def test_a_request_that_is_cut_ends_well(dispatcher: RunningDispatcher) -> None:
+    sink = RecordingSink()
+    submission = dispatcher.submit(request("r"), sink)
+    submission.cut(0, 0)
+    submission.cut(0, 0)
+    assert reasons(sink) == [FinishReason.STOP]
+    assert not dispatcher.scheduler.requests
+
+
+@pytest.mark.parametrize("how", ["leave", "cut"])
 async def test_what_has_ended_is_let_be_and_so_is_its_successor_of_the_same_id(
-    dispatcher: RunningDispatcher,
+    dispatcher: RunningDispatcher, how: str
 ) -> None:
     first, second = RecordingSink(), RecordingSink()
     submission = dispatcher.submit(request("r"), first)
@@ -48,7 +58,10 @@ async def test_what_has_ended_is_let_be_and_so_is_its_successor_of_the_same_id(
         dispatcher.submit(request("r"), second)
     assert dispatcher.abort("r")
     dispatcher.submit(request("r"), second)
-    submission.leave()
+    if how == "leave":
+        submission.leave()
+    else:
+        submission.cut(0, 0)
     assert "r" in dispatcher.scheduler.requests
     assert reasons(first) == [FinishReason.ABORT]
     assert (second.outputs, second.errors) == ([], [])

@@ -83,7 +83,7 @@ async def test_whenever_it_is_read_chunks_add_up_to_all_text_and_tokens(turns: t
 async def test_the_last_chunk_sums_up_by_the_schedulers_count_of_tokens() -> None:
     answer = Answer()
     answer.put(65, 66)
-    answer.end(num_tokens=1)
+    answer.end(num_tokens=1)  # cut after one
     (last,) = await answer.rest()
     assert last.summary is not None
     assert last.summary.usage == Usage(len(PROMPT), 1)

@@ -8,7 +8,7 @@ import pytest
 
 from router.scheduling import attempts
 from router.scheduling.commands import Emit
-from router.scheduling.events import Aborted, Cancelled
+from router.scheduling.events import Aborted, Cancelled, Cut
 from router.scheduling.phases import Phase, Setback
 from router.scheduling.values import Output
 from tests.support.router.small_fleet import (
@@ -123,3 +123,16 @@ def test_a_queued_request_counts_once_with_all_its_choices() -> None:
     fleet = SmallFleet(joined=False)
     fleet.arrives(request())
     assert (fleet.scheduler.queue.num_requests, len(fleet.scheduler.queue)) == (1, 2)
+
+
+def test_a_cut_ends_its_own_choice_alone() -> None:
+    fleet = SmallFleet()
+    both_decode(fleet)
+    commands = fleet.feed(Cut("r", 1, 1))
+    assert sent(commands) == [m.Drop(attempt(2))]
+    (emit,) = (command for command in commands if isinstance(command, Emit))
+    assert emit.output.ending is not None
+    assert (emit.output.choice_index, emit.output.ending.usage.completion_tokens) == (1, 1)
+    assert not emit.last
+    assert phases(fleet) == {0: Phase.DECODING}
+    assert fleet.feed(Cut("r", 1, 1)) == []

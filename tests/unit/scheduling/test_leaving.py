@@ -1,11 +1,11 @@
-"""Clients leave, requests are aborted: nothing of them stays, and nothing follows."""
+"""Clients leave, requests are aborted, answers are cut: nothing of them stays, and nothing follows."""
 
 from __future__ import annotations
 
 import pytest
 
 from router.scheduling.commands import Emit, SchedulerSaid, Send
-from router.scheduling.events import Aborted, Cancelled
+from router.scheduling.events import Aborted, Cancelled, Cut
 from router.scheduling.happenings import HandoffEnded, HandoffOutcome
 from router.scheduling.phases import Phase
 from tests.support.router.small_fleet import (
@@ -75,20 +75,44 @@ def test_an_aborted_request_ends_well_with_reason_abort(phase: Phase) -> None:
     assert fleet.feed(Aborted("r")) == []
 
 
-def test_abort_while_the_choice_waits_for_another_attempt_leaves_nothing_queued() -> None:
+@pytest.mark.parametrize("phase", LIVE)
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_cut_ends_a_choice_well_with_the_tokens_before_it(phase: Phase, position: int) -> None:
+    fleet = SmallFleet()
+    fleet.brings(phase)
+    choice = fleet.scheduler.requests["r"].choices[0]
+    kept = choice.log[:position]
+    *told, last = fleet.feed(Cut("r", 0, position))
+    assert told == TOLD[phase]
+    assert isinstance(last, Emit)
+    assert last.output.tokens == ()
+    assert last.output.ending is not None
+    assert last.output.ending.finish_reason is FinishReason.STOP
+    assert last.output.ending.usage.completion_tokens == len(kept)
+    assert last.output.ending.workers == WORKED_FOR_IT[phase]
+    assert choice.log == kept
+    assert fleet.forgot_everything()
+    assert fleet.feed(Cut("r", 0, position)) == []
+
+
+def test_a_cut_while_the_choice_waits_for_another_attempt_leaves_nothing_queued() -> None:
     fleet = SmallFleet()
     fleet.brings(Phase.DECODING)
     fleet.goes_down("d0")
     assert fleet.phase() is Phase.QUEUED
-    (last,) = fleet.feed(Aborted("r"))
+    (last,) = fleet.feed(Cut("r", 0, 1))
     assert isinstance(last, Emit)
     assert last.output.ending is not None
-    assert last.output.ending.usage.completion_tokens == 2
+    assert (last.output.ending.finish_reason, last.output.ending.usage.completion_tokens) == (
+        FinishReason.STOP,
+        1,
+    )
     assert fleet.scheduler.queue.num_requests == 0
 
 
-def test_cancel_and_abort_of_what_is_not_there_are_harmless() -> None:
+def test_cancel_abort_and_cut_of_what_is_not_there_are_harmless() -> None:
     fleet = SmallFleet()
+    assert fleet.feed(Cut("never seen", 0, 1)) == []
     assert fleet.feed(Cancelled("never seen")) == []
     assert fleet.feed(Aborted("never seen")) == []
 
