@@ -210,7 +210,8 @@ def connect_shm(
     try:
         sock.settimeout(timeout_s)
         sock.connect(path)
-        send_frame(sock, identity.hello())
+        with contextlib.suppress(BrokenPipeError):  # refused before it was read; the answer says why
+            send_frame(sock, identity.hello())
         answer, descriptor = receive_frame_with_descriptor(sock)
         target = _map_pool(answer, descriptor, decode, source.layout)
         # Bounds the sends; the reader waits without end, as silence is no fault.
