@@ -28,7 +28,9 @@ help: ## list the commands
 setup: $(SERVES) ## make .venv and install what serves into it; does nothing where that is done
 	@echo "setup: .venv is ready" >&2
 
-$(SERVES): pyproject.toml constraints.txt
+NATIVE := setup.py $(wildcard native_build/*.py twinpool/engine/kernels/native/csrc/*)
+
+$(SERVES): pyproject.toml constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "setup: $(PYTHON) is older than Python 3.11; name another with PYTHON=..." >&2; exit 1; }
 	@echo "setup: making .venv with $$($(PYTHON) --version)" >&2

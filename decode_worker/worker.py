@@ -58,6 +58,7 @@ class DecodeWorker:
         self._pulse = Pulse()
         loaded = load_worker_engine(spec, self._pulse, shared=spec.handoff.transport != "ray")
         self._layout = loaded.layout
+        self._facts = loaded.engine.kernel.facts
         self._num_blocks = loaded.num_blocks
         self.session = SessionServer(self, spec.secret, spec.host)
         inbox: Inbox[Message | Stop] = Inbox()
@@ -130,6 +131,7 @@ class DecodeWorker:
             endpoint=self._endpoint,
             cpus=machine_cpus(),
             cpus_usable=usable_cpus(),
+            kernels=str(self._facts),
         )
 
     def command(self, command: Command) -> None:

@@ -95,6 +95,7 @@ class PrefillWorker:
             kv_bytes=self._loaded.num_blocks * self._loaded.layout.block_bytes,
             cpus=machine_cpus(),
             cpus_usable=usable_cpus(),
+            kernels=str(self._loaded.engine.kernel.facts),
         )
 
     def command(self, command: Command) -> None:

@@ -11,6 +11,8 @@ from twinpool.types import Pool
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DTYPES = ("auto", "bfloat16", "float32")
+WEIGHTS = ("auto", "bf16", "int8", "int4")
+KERNELS = ("auto", "native", "torch")
 TRANSPORTS = ("auto", "shm", "ray")
 LOG_FORMATS = ("text", "json")
 
@@ -29,7 +31,11 @@ class EngineConfig:
     """What every worker's engine is built from."""
 
     dtype: str = "auto"
-    """Number format of weights and cache: float32, bfloat16, or auto: bfloat16 where the CPU has it."""
+    """Format of the cache: bfloat16, float32 (of weights and arithmetic, too), or auto: what is faster."""
+    weights: str = "auto"
+    """Format of the weights: bf16, int8, int4, or auto: the model's own if it is narrow, else int8."""
+    kernels: str = "auto"
+    """What computes: native, torch (slower, in bf16 or float32), or auto: native where it is built."""
     block_size: int = 16
     """Tokens a cache block holds."""
     kv_memory_mib: int = 512
@@ -45,6 +51,17 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _require(self.dtype in DTYPES, f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        for name, known in (("weights", WEIGHTS), ("kernels", KERNELS)):
+            value = getattr(self, name)
+            _require(value in known, f"{name} must be one of {', '.join(known)}, not {value!r}")
+        _require(
+            self.dtype != "float32" or self.weights == "auto",
+            f"weights cannot be {self.weights} where dtype is float32, which is of weights, too",
+        )
+        _require(
+            self.kernels != "torch" or self.weights in ("auto", "bf16"),
+            f"weights {self.weights} need native kernels, not torch",
+        )
         _require(1 <= self.block_size <= 256, f"block-size must be 1 to 256, not {self.block_size}")
         _require(self.kv_memory_mib >= 1, f"kv-memory-mib must be at least 1, not {self.kv_memory_mib}")
         _require(self.max_batch_rows >= 1, f"max-batch-rows must be at least 1, not {self.max_batch_rows}")

@@ -15,7 +15,7 @@ class WorkerView:
     """One worker as `status` and the gauges show it. load: its newest report.
 
     reason: why it is not up, in words; empty while it is, or has just been asked for. cpus: of its machine,
-    cpus_usable: those that it may use; 0 while it is not up.
+    cpus_usable: those that it may use, kernels: what it computes with; 0 and empty while it is not up.
     """
 
     id: str
@@ -29,6 +29,7 @@ class WorkerView:
     reason: str = ""
     cpus: int = 0
     cpus_usable: int = 0
+    kernels: str = ""
 
     @property
     def blocks_used(self) -> int:

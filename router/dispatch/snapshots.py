@@ -45,6 +45,7 @@ def _view(seat: Seat, fleet: Fleet) -> WorkerView:
         load=worker.load,
         cpus=worker.hello.cpus,
         cpus_usable=worker.hello.cpus_usable,
+        kernels=worker.hello.kernels,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.workers.ray_pair import RayPair, running_actor, running_pair
 from tests.support.workers.router_double import RouterDouble
-from tests.support.workers.running_workers import RunningWorkers, StartWorkers, shared_weights
+from tests.support.workers.running_workers import RunningWorkers, StartWorkers
 from tests.support.workers.shm_bench import ShmBench
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import DEFAULT_MODEL
@@ -46,15 +46,8 @@ def pair(ray_actor: tuple[str, Any]) -> Iterator[RayPair]:
         yield pair
 
 
-@pytest.fixture(scope="session")
-def weights() -> Iterator[None]:
-    """All engines of this process compute with one copy of the weights, so that they start in no time."""
-    with shared_weights():
-        yield
-
-
 @pytest.fixture
-def start_workers(weights: None, default_model: PreparedModel) -> Iterator[StartWorkers]:
+def start_workers(default_model: PreparedModel) -> Iterator[StartWorkers]:
     """Starts pairs of workers of one test's own."""
     with ExitStack() as running:
 
@@ -67,7 +60,7 @@ def start_workers(weights: None, default_model: PreparedModel) -> Iterator[Start
 
 
 @pytest.fixture(scope="module")
-def shared_workers(weights: None, default_model: PreparedModel) -> Iterator[RunningWorkers]:
+def shared_workers(default_model: PreparedModel) -> Iterator[RunningWorkers]:
     """A prefill and a decode worker in this process, for tests that leave them as they were."""
     workers = RunningWorkers(default_model)
     yield workers

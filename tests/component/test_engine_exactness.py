@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tests.support.models.model_oracle import SHAPES, Sequences, Shape, load_engine, prepare, random_model
 from twinpool.checkpoint.prepared import PreparedModel
-from twinpool.engine.kernels.load import set_threads
 from twinpool.engine.kernels.torch_cpu.linear import ROW_TILE, Linear, split_rows
 from twinpool.engine.runner import Engine
 
@@ -25,11 +24,16 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedModel:
 
 
 @pytest.fixture(params=[1, 2])
-def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
-    set_threads(request.param)
-    yield
-    set_threads(before)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["torch", "native"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 def prompt(length: int) -> list[int]:
@@ -49,27 +53,46 @@ def decode_step(engine: Engine, lengths: Sequence[int]) -> list[Tensor]:
     return sequences.step(pieces)
 
 
-@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_decode_row_is_bit_identical_alone_and_in_a_batch(prepared: PreparedModel, dtype: str) -> None:
+def test_a_decode_row_is_bit_identical_alone_and_in_a_batch(
+    prepared: PreparedModel, dtype: str, threads: int, kernels: str
+) -> None:
     lengths = [16 + length % 16 for length in LENGTHS]  # All in two blocks, so that none is padded.
-    engine = load_engine(prepared, block_size=16, dtype=dtype, deterministic=True)
+    engine = load_engine(prepared, block_size=16, dtype=dtype, exact=True, threads=threads, kernels=kernels)
     together = decode_step(engine, lengths)
     for length, logits in zip(lengths, together, strict=True):
         assert torch.equal(decode_step(engine, [length])[0], logits)
 
 
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+def test_native_rows_are_bit_identical_however_a_sequence_is_cut(
+    prepared: PreparedModel, weights: str, threads: int
+) -> None:
+    """Once a sequence's cache holds the same bytes, whatever follows is the same, too."""
+    ids, cuts = prompt(90), [17, 18, 19, 60, 90]
+    engine = load_engine(
+        prepared, block_size=16, dtype="bfloat16", kernels="native", weights=weights, threads=threads
+    )
+    whole = Sequences(engine).step([(ids, 0, range(6))])[0]
+    pieces, others = [], (prompt(50), 0, range(12, 16))
+    for start, end in zip([0, *cuts], cuts, strict=False):
+        pieces += Sequences(engine).step([(ids[:end], start, range(6, 12)), others])[:1]
+    assert torch.equal(torch.cat(pieces), whole)
+    assert torch.equal(engine.storage.tensor[:6], engine.storage.tensor[6:12])
+
+
 def test_padding_to_a_longer_neighbour_changes_next_to_nothing(prepared: PreparedModel) -> None:
-    engine = load_engine(prepared, block_size=16)
+    engine = load_engine(prepared, block_size=16, kernels="torch")
     together = decode_step(engine, LENGTHS)
     for length, logits in zip(LENGTHS, together, strict=True):
         alone = decode_step(engine, [length])[0]
         torch.testing.assert_close(logits, alone, atol=1e-6 * float(alone.abs().max()), rtol=0)
 
 
-@pytest.mark.usefixtures("_threads")
-def test_a_chunk_is_bit_identical_alone_and_among_others(prepared: PreparedModel) -> None:
-    engine = load_engine(prepared, block_size=16)
+def test_a_chunk_is_bit_identical_alone_and_among_others(
+    prepared: PreparedModel, threads: int, kernels: str
+) -> None:
+    engine = load_engine(prepared, block_size=16, threads=threads, kernels=kernels)
     alone = Sequences(engine).step([(prompt(40), 0, [0, 1, 2])])[0]
     others = [(prompt(19), 0, [3, 4]), (prompt(40), 0, [5, 6, 7]), (prompt(7), 0, [8])]
     assert torch.equal(Sequences(engine).step(others)[1], alone)

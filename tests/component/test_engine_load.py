@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.models.model_oracle import SHAPES, load_engine, prepare, random_model
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.cache_layout import cache_layout
+from twinpool.engine.kernels.port import KernelSettings
 from twinpool.engine.runner import Engine
 from twinpool.errors import ModelSourceError
 from twinpool.kv.layout import KvLayout
@@ -61,10 +62,11 @@ def test_warm_up_fits_any_cache(prepared: PreparedModel, block_size: int, num_bl
     Engine.load(prepared, KvStorage(layout, num_blocks)).warm_up()
 
 
-def test_each_layer_that_is_computed_is_told(prepared: PreparedModel) -> None:
+@pytest.mark.parametrize("kernels", ["torch", "native"])
+def test_each_layer_that_is_computed_is_told(prepared: PreparedModel, kernels: str) -> None:
     layout = cache_layout(prepared.description, block_size=1, dtype="float32")
     pulse = Pulse()
-    engine = Engine.load(prepared, KvStorage(layout, 1), computed_layer=pulse.beat)
-    assert pulse.turns == 0
+    engine = Engine.load(prepared, KvStorage(layout, 1), KernelSettings(kernels=kernels), pulse.layers)
+    assert pulse.layers.value == 0
     engine.warm_up()  # one step, as there is no more room
-    assert pulse.turns == prepared.description.num_layers
+    assert pulse.layers.value == prepared.description.num_layers

@@ -26,21 +26,32 @@ from twinpool.engine.batch import PrefillChunk, SamplingRow
 from twinpool.sampling.params import SamplingParams
 from twinpool.types import Token
 
-Model = tuple[PreTrainedModel, PreparedModel]
+Model = tuple[PreTrainedModel, PreparedModel, str]
+"""transformers', ours, and the kernels that compute ours."""
 
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+KERNELS = ("torch", "native")
+COMPUTED = [
+    (shape, kernels)
+    for shape in SHAPES
+    for kernels in KERNELS
+    if kernels == "torch" or SHAPES[shape].head_dim % 8 == 0
+]
+
+
+@pytest.fixture(scope="module", params=COMPUTED, ids="-".join)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    theirs = random_model(SHAPES[request.param])
-    return theirs, prepare(theirs, tmp_path_factory.mktemp("model"))
+    shape, kernels = request.param
+    theirs = random_model(SHAPES[shape])
+    return theirs, prepare(theirs, tmp_path_factory.mktemp("model")), kernels
 
 
-@pytest.fixture(scope="module")
-def grouped(tmp_path_factory: pytest.TempPathFactory) -> Model:
+@pytest.fixture(scope="module", params=KERNELS)
+def grouped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     model = random_model(SHAPES["grouped-query"])
-    return model, prepare(model, tmp_path_factory.mktemp("model"))
+    return model, prepare(model, tmp_path_factory.mktemp("model")), request.param
 
 
 def tokens(count: int, seed: int = 0) -> list[int]:
@@ -60,7 +71,7 @@ def scattered(count: int, seed: int = 0) -> list[int]:
 
 def run_in_pieces(model: Model, ids: Sequence[int], cuts: Sequence[int], block_size: int = 4) -> Tensor:
     """Logits of all positions, computed alone in steps that end at the cuts."""
-    sequences = Sequences(load_engine(model[1], block_size=block_size))
+    sequences = Sequences(load_engine(model[1], block_size=block_size, kernels=model[2]))
     table = scattered(-(-len(ids) // block_size))
     starts = [0, *cuts[:-1]]
     return torch.cat(
@@ -108,7 +119,7 @@ def test_chunks_of_several_prompts_and_decode_rows_share_a_step(grouped: Model) 
     prompts = [tokens(length, seed) for seed, length in enumerate(lengths)]
     blocks = iter(scattered(NUM_BLOCKS))
     tables = [[next(blocks) for _ in range(-(-length // 4))] for length in lengths]
-    sequences = Sequences(load_engine(grouped[1]))
+    sequences = Sequences(load_engine(grouped[1], kernels=grouped[2]))
     halves = [length // 2 for length in lengths]
     begun = [i for i, half in enumerate(halves) if half]
     early = sequences.step([(prompts[i][: halves[i]], 0, tables[i]) for i in begun])
@@ -123,7 +134,7 @@ def test_a_decode_batch_of_mixed_lengths_equals_the_reference(grouped: Model) ->
     prompts = [tokens(length + 1, seed) for seed, length in enumerate(lengths)]
     blocks = iter(scattered(NUM_BLOCKS))
     tables = [[next(blocks) for _ in range(-(-len(prompt) // 4))] for prompt in prompts]
-    sequences = Sequences(load_engine(grouped[1]))
+    sequences = Sequences(load_engine(grouped[1], kernels=grouped[2]))
     sequences.step([(prompt[:-1], 0, table) for prompt, table in zip(prompts, tables, strict=True)])
     decoded = sequences.step(
         [(prompt, len(prompt) - 1, table) for prompt, table in zip(prompts, tables, strict=True)]
@@ -133,7 +144,7 @@ def test_a_decode_batch_of_mixed_lengths_equals_the_reference(grouped: Model) ->
 
 
 def test_a_step_writes_into_its_own_slots_only(grouped: Model) -> None:
-    engine = load_engine(grouped[1])
+    engine = load_engine(grouped[1], kernels=grouped[2])
     engine.storage.tensor.fill_(3.0)
     Sequences(engine).step([(tokens(6), 0, [9, 2])])
     untouched = [block for block in range(engine.storage.num_blocks) if block not in (9, 2)]
@@ -143,7 +154,8 @@ def test_a_step_writes_into_its_own_slots_only(grouped: Model) -> None:
     assert bool((engine.storage.tensor[2, ..., 2:, :] == 0.0).all())
 
 
-def test_bfloat16_tells_logits_apart_that_it_would_round_to_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_bfloat16_tells_logits_apart_that_it_would_round_to_the_same(tmp_path: Path, kernels: str) -> None:
     theirs: Any = random_model(SHAPES["grouped-query"])
     theirs.bfloat16().float()
     ids = tokens(12)
@@ -155,7 +167,7 @@ def test_bfloat16_tells_logits_apart_that_it_would_round_to_the_same(tmp_path: P
     # Less by one step of one weight, so that the logits differ by a thousandth.
     rows[0] = rows[best]
     rows[0, widest] -= hidden[widest].sign() * rows[best, widest].abs() / 128
-    engine = load_engine(prepare(theirs, tmp_path), dtype="bfloat16")
+    engine = load_engine(prepare(theirs, tmp_path), dtype="bfloat16", kernels=kernels, weights="bf16")
     (logits,) = Sequences(engine).step([(ids, 0, scattered(3))])
     assert logits[-1].bfloat16()[0] == logits[-1].bfloat16()[best]
     sample = SamplingRow(SamplingParams(max_tokens=1, temperature=0.0), 0, 12)

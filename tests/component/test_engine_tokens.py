@@ -13,7 +13,7 @@ from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.apart import step_apart
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
 from twinpool.engine.cache_layout import cache_layout
-from twinpool.engine.kernels.load import set_threads
+from twinpool.engine.kernels.port import KernelSettings
 from twinpool.engine.kernels.torch_cpu.attention import TorchAttention
 from twinpool.engine.kernels.torch_cpu.attention_plan import DecodeGroup, StepPlan
 from twinpool.engine.runner import Engine
@@ -29,11 +29,11 @@ GREEDY = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0)
 CASES = ("1 tokens", "17 tokens", "chat", "257 tokens")
 
 
-@pytest.fixture(scope="module")
-def engine(default_model: PreparedModel) -> Engine:
-    set_threads(1)  # A second thread waits for a core while other work runs on the machine.
+@pytest.fixture(scope="module", params=["torch", "native"])
+def engine(request: pytest.FixtureRequest, default_model: PreparedModel) -> Engine:
+    # One thread: a second waits for a core while other work runs on the machine.
     layout = cache_layout(default_model.description, block_size=BLOCK_SIZE, dtype="float32")
-    engine = Engine.load(default_model, KvStorage(layout, 96))
+    engine = Engine.load(default_model, KvStorage(layout, 96), KernelSettings(kernels=request.param))
     engine.warm_up()
     return engine
 
@@ -95,6 +95,7 @@ def test_prompts_together(engine: Engine) -> None:
     assert outputs == [list(case.output_ids[:NUM_TOKENS]) for case in cases]
 
 
+@pytest.mark.parametrize("engine", ["torch"], indirect=True)  # a native step has no middle to fail in
 def test_prompts_together_where_their_common_steps_fail_halfway(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

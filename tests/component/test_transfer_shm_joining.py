@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.workers.handoff_ends import SMALL, WAIT_S, ReceiverLog, SenderLog, identity, random_storage
+from tests.support.workers.handoff_ends import (
+    KERNEL,
+    SMALL,
+    WAIT_S,
+    ReceiverLog,
+    SenderLog,
+    identity,
+    random_storage,
+)
 from tests.support.workers.shm_bench import DECODE, WRITER, ShmBench
 from twinpool.engine.fingerprint import layout_fingerprint
 from twinpool.transfer import shm_receiver
@@ -71,7 +79,7 @@ def test_another_users_process_is_refused(bench: ShmBench, monkeypatch: pytest.M
         bench.connect(receiver, SenderLog())
 
 
-@pytest.mark.parametrize("field", layout_fingerprint(SMALL, weights_digest="digest", rope_theta=1e4))
+@pytest.mark.parametrize("field", layout_fingerprint(SMALL, KERNEL, weights_digest="digest", rope_theta=1e4))
 def test_mismatch_is_refused_naming_the_field(bench: ShmBench, field: str) -> None:
     _, receiver = bench.listen(ReceiverLog())
     with pytest.raises(HandoffRefused, match=f"{field} differs: 'other' at the sender"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("weights")
+@pytest.mark.parametrize("kernels", ["torch", "native"])
 @pytest.mark.parametrize(("usable", "threads"), [(1, 1), (2, 2), (8, 3)])
 def test_no_more_threads_compute_than_cpus_may_be_used(
     default_model: PreparedModel,
@@ -31,6 +32,7 @@ def test_no_more_threads_compute_than_cpus_may_be_used(
     caplog: pytest.LogCaptureFixture,
     usable: int,
     threads: int,
+    kernels: str,
 ) -> None:
     monkeypatch.setattr(engine, "usable_cpus", lambda: usable)
     spec = WorkerSpec(
@@ -40,10 +42,16 @@ def test_no_more_threads_compute_than_cpus_may_be_used(
         model_folder=str(default_model.folder),
         dtype="float32",
         threads=3,
-        engine=EngineConfig(dtype="float32", kv_memory_mib=32),
+        engine=EngineConfig(dtype="float32", kv_memory_mib=32, kernels=kernels),
         handoff=HandoffConfig(),
         secret=SECRET,
     )
-    engine.load_worker_engine(spec, Pulse(), shared=False)
-    assert torch.get_num_threads() == threads
+    others = _num_threads()
+    loaded = engine.load_worker_engine(spec, Pulse(), shared=False)
+    assert (torch.get_num_threads() if kernels == "torch" else _num_threads() - others + 1) == threads
+    del loaded
     assert [record.levelname for record in caplog.records] == ["WARNING"] * (threads < 3)
+
+
+def _num_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))

@@ -198,7 +198,6 @@ async def test_worker_whose_engine_thread_fails_ends_its_session_for_good(
     ]
 
 
-@pytest.mark.usefixtures("weights")
 async def test_stopped_workers_leave_no_thread_and_no_memory_behind(default_model: PreparedModel) -> None:
     others, before, num_lives = set(threading.enumerate()), _num_pools(), 3
     for _ in range(num_lives):

@@ -177,6 +177,7 @@ def test_status_json_has_the_promised_names(server: FakeServer, capsys: Capture)
         "reason": "",
         "cpus": 0,
         "cpus_usable": 0,
+        "kernels": "",
     }
 
 
@@ -259,8 +260,11 @@ def test_doctor_names_the_hop_that_fails(server: FakeServer, capsys: Capture) ->
 
     server.operations.status.workers[0].cpus = 64
     server.operations.status.workers[0].cpus_usable = 2
+    server.operations.status.workers[0].kernels = "native avx2, int4"
     assert main(["doctor", "--target", server.target]) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == ["node  127.0.0.1: 2 of 64 CPUs usable"]
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "node  127.0.0.1: 2 of 64 CPUs usable, computes with native avx2, int4"
+    ]
     del server.operations.status.workers[:]
 
     server.operations.checks[0].failed_hop = operations_pb2.HOP_HANDOFF

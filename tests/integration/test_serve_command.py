@@ -24,7 +24,7 @@ TOKENS = ("token_ids", "prompt_token_ids")
 READY = re.compile(
     r"ready inference=(?P<inference>127\.0\.0\.1:\d+) ops=(?P<ops>127\.0\.0\.1:\d+) "
     r"metrics=127\.0\.0\.1:\d+ model=smollm2-135m-instruct "
-    r"prefill=1x\d+blocks decode=1x\d+blocks"
+    r"prefill=1x\d+blocks decode=1x\d+blocks kernels=(native|torch)\S+"
 )
 STOP_S = 30.0
 

@@ -1,4 +1,4 @@
-"""Chooses the number format of weights and cache for this machine's CPU."""
+"""Chooses the number format of the cache for this machine's CPU."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import re
 import subprocess
 from pathlib import Path
 
+from twinpool.engine.kernels.native.library import native_library
+
 _LINUX_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
-def resolve_dtype(dtype: str) -> str:
-    """The format meant by `auto` here; any other name is returned unchanged.
+def resolve_dtype(dtype: str, kernels: str = "auto") -> str:
+    """The format of a cache meant by `auto` here; any other name is returned unchanged.
 
-    bfloat16 where the CPU has instructions for it; elsewhere it is emulated, and slower than float32.
+    bfloat16 for native kernels, and for torch where the CPU has instructions for it; elsewhere torch emulates
+    it, and is slower than with float32. kernels: see `EngineConfig`.
     """
     if dtype != "auto":
         return dtype
-    return "bfloat16" if _computes_bfloat16() else "float32"
+    native = kernels != "torch" and native_library() is not None
+    return "bfloat16" if native or _computes_bfloat16() else "float32"
 
 
 def _computes_bfloat16() -> bool:

@@ -16,6 +16,7 @@ class Need(TypedDict):
 
     model: str
     dtype: str
+    weights: str
     context_tokens: int
     requests: int
     weights_bytes: int
@@ -32,6 +33,7 @@ def need_of(memory: MemoryEstimate, settings: ServeConfig, num_tokens: int, num_
     return Need(
         model=settings.model,
         dtype=memory.dtype,
+        weights="float32" if memory.dtype == "float32" else memory.weights,
         context_tokens=num_tokens,
         requests=num_requests,
         weights_bytes=memory.weights_bytes,
@@ -46,7 +48,7 @@ def need_of(memory: MemoryEstimate, settings: ServeConfig, num_tokens: int, num_
 def need_lines(need: Need) -> Iterator[str]:
     """The same, in words."""
     tokens = f"{need['context_tokens']:,} tokens"
-    yield f"{need['model']} in {need['dtype']}"
+    yield f"{need['model']}, cache in {need['dtype']}, weights in {need['weights']}"
     for name, num_bytes in (
         ("weights", need["weights_bytes"]),
         ("KV cache of a token", need["kv_bytes_per_token"]),

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from twinpool.checkpoint.dtype import resolve_dtype
-from twinpool.checkpoint.estimate import MemoryEstimate, find_description
+from twinpool.checkpoint.estimate import MemoryEstimate, find_description, most_weights
 from twinpool.cli.configuration import load_config
 from twinpool.cli.estimate_table import need_lines, need_of
 from twinpool.cli.progress import shown_steps
@@ -39,6 +39,7 @@ def estimate(
     context: int | None = None,
     requests: int = 1,
     dtype: str | None = None,
+    weights: str | None = None,
     kv_memory_mib: int | None = None,
     cache_dir: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
@@ -54,7 +55,9 @@ def estimate(
     requests
         Requests served at once.
     dtype
-        Number format: auto, bfloat16 or float32.
+        Format of the cache: auto, bfloat16 or float32.
+    weights
+        Format of the weights: auto (at most int8), bf16, int8 or int4.
     kv_memory_mib
         Memory for the cache of each worker, in MiB.
     cache_dir
@@ -62,12 +65,24 @@ def estimate(
     json
         Print one JSON object.
     """
-    given = {"model": model, "dtype": dtype, "kv_memory_mib": kv_memory_mib, "cache_dir": cache_dir}
-    settings = load_config(given)
+    settings = load_config(
+        {
+            "model": model,
+            "dtype": dtype,
+            "weights": weights,
+            "kv_memory_mib": kv_memory_mib,
+            "cache_dir": cache_dir,
+        }
+    )
     description = find_description(settings.model, settings.cache_dir)
     num_tokens = description.max_context_tokens if context is None else context
     if num_tokens < 1 or requests < 1:
         raise ConfigError("context and requests must be at least 1")
-    memory = MemoryEstimate(description, resolve_dtype(settings.engine.dtype))
+    engine = settings.engine
+    memory = MemoryEstimate(
+        description,
+        resolve_dtype(engine.dtype, engine.kernels),
+        most_weights(engine.weights, engine.kernels),
+    )
     need = need_of(memory, settings, num_tokens, requests)
     print(json_format.dumps(need) if json else "\n".join(need_lines(need)))

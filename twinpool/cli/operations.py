@@ -74,7 +74,7 @@ def doctor(*, target: str = DEFAULT_TARGET) -> int:
             print(_verdict(check), flush=True)
             num_pairs += 1
             failed += check.failed_hop is not None
-        for line in _cpu_lines(client.status()):
+        for line in _node_lines(client.status()):
             print(line, flush=True)
     if num_pairs == 0:
         return complain("there is no pair of workers to test; see `twinpool status`", Exit.FAILED)
@@ -119,11 +119,12 @@ def _print_json(state: Status | Verification) -> None:
     print(json_format.dumps(asdict(state)), flush=True)
 
 
-def _cpu_lines(state: Status) -> Iterator[str]:
-    """Of each node that workers have told of, the CPUs it has and those they may use."""
+def _node_lines(state: Status) -> Iterator[str]:
+    """Of each node that workers have told of, its CPUs, those they may use, and what they compute with."""
     nodes = {worker.node: worker for worker in state.workers if worker.cpus}
     for node, worker in sorted(nodes.items()):
-        yield f"node  {node}: {worker.cpus_usable} of {worker.cpus} CPUs usable"
+        computes = f", computes with {worker.kernels}" if worker.kernels else ""
+        yield f"node  {node}: {worker.cpus_usable} of {worker.cpus} CPUs usable{computes}"
 
 
 def _verdict(check: PairCheck) -> str:

@@ -98,6 +98,7 @@ def _worker_from(worker: pb.WorkerStatus) -> WorkerStatus:
         reason=worker.reason,
         cpus=worker.cpus,
         cpus_usable=worker.cpus_usable,
+        kernels=worker.kernels,
     )
 
 

@@ -21,7 +21,7 @@ class WorkerStatus:
     """One worker. running, waiting: prompts of a prefill worker, rows and reservations of a decode worker.
 
     reason: why it is not up, in words; empty while it is. cpus: of its machine, cpus_usable: those that it
-    may use; 0 where it has not told.
+    may use, kernels: what it computes with; 0 and empty where it has not told.
     """
 
     id: str
@@ -39,6 +39,7 @@ class WorkerStatus:
     reason: str = ""
     cpus: int = 0
     cpus_usable: int = 0
+    kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True)

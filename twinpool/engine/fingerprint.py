@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from twinpool.engine.kernels.port import KernelFacts
 from twinpool.kv.layout import KvLayout
 
 Fingerprint = dict[str, str | int | float]
 
 
-def layout_fingerprint(layout: KvLayout, *, weights_digest: str, rope_theta: float) -> Fingerprint:
+def layout_fingerprint(
+    layout: KvLayout, kernel: KernelFacts, *, weights_digest: str, rope_theta: float
+) -> Fingerprint:
     """Describe the caches a worker writes and reads.
 
     Two workers with equal fingerprints compute the same keys and values for the same tokens, up to rounding.
@@ -17,6 +20,8 @@ def layout_fingerprint(layout: KvLayout, *, weights_digest: str, rope_theta: flo
     """
     return {
         "weights_digest": weights_digest,
+        "weights": kernel.weights,
+        "kernels": kernel.revision,
         "rope_theta": rope_theta,
         "num_layers": layout.num_layers,
         "num_kv_heads": layout.num_kv_heads,

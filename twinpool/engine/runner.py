@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 from twinpool.checkpoint.prepared import PreparedModel
@@ -10,7 +12,7 @@ from twinpool.engine import sampler
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.kernels.load import load_kernel
-from twinpool.engine.kernels.port import Segment, StepKernel
+from twinpool.engine.kernels.port import KernelSettings, Segment, StepKernel
 from twinpool.errors import ModelSourceError
 from twinpool.kv.storage import KvStorage
 from twinpool.sampling.params import SamplingParams
@@ -36,21 +38,22 @@ class Engine:
         cls,
         model: PreparedModel,
         storage: KvStorage,
-        *,
-        deterministic: bool = False,
-        computed_layer: Callable[[], None] = lambda: None,
+        settings: KernelSettings | None = None,
+        layers_computed: ctypes.c_int64 | None = None,
     ) -> Self:
-        """Read the weights in the storage's dtype.
+        """Read the weights: in float32 where the storage is, else as the settings say.
 
-        deterministic: make rows independent of their batch in bfloat16 too; in float32 they always are.
-        computed_layer: called after each layer of a step, in the caller's thread.
+        layers_computed: raised after each layer of a step. In float32, kernels are exact without being told.
         Raises ModelSourceError where the weights are damaged, or the storage is not for this model.
         """
         layout = storage.layout
         if layout != cache_layout(model.description, block_size=layout.block_size, dtype=layout.dtype):
             raise ModelSourceError(f"a cache of {layout} does not fit model {model.name}")
-        exact = deterministic or layout.dtype == "float32"
-        return cls(load_kernel(model, storage, exact=exact, computed_layer=computed_layer), storage)
+        settings = settings or KernelSettings()
+        if layout.dtype == "float32":
+            settings = replace(settings, exact=True)
+        computed = ctypes.c_int64() if layers_computed is None else layers_computed
+        return cls(load_kernel(model, storage, settings, computed), storage)
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> list[Token | None]:
         """Compute chunks of different prompts; returns each one's token, None where `sample` is None."""

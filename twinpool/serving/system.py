@@ -69,7 +69,7 @@ class ServingSystem:
         self._cluster = cluster
         self._model = model
         self._steps = steps
-        dtype = resolve_dtype(config.engine.dtype)
+        dtype = resolve_dtype(config.engine.dtype, config.engine.kernels)
         card = ModelCard(
             name=model.name,
             max_context_tokens=model.description.max_context_tokens,
@@ -167,10 +167,10 @@ class ServingSystem:
         return True
 
     def ready_line(self) -> str:
-        """Addresses, model, pools and blocks."""
+        """Addresses, model, pools and blocks, and what computes."""
         pools = " ".join(f"{pool}={self._pool(pool)}" for pool in Pool)
         addresses = f"inference={self.inference} ops={self.operations} metrics={self.metrics}"
-        return f"ready {addresses} model={self._model.name} {pools}"
+        return f"ready {addresses} model={self._model.name} {pools} kernels={self._kernels()}"
 
     # What the dispatcher asks of the pools.
 
@@ -195,6 +195,11 @@ class ServingSystem:
     def _pool(self, pool: Pool) -> str:
         workers = [view for view in self.dispatcher.snapshot().workers if view.pool is pool]
         return f"{len(workers)}x{workers[0].blocks_total}blocks"
+
+    def _kernels(self) -> str:
+        """Without spaces, so that the line is words; several where workers differ."""
+        views = self.dispatcher.snapshot().workers
+        return "|".join(sorted({view.kernels.replace(", ", ",").replace(" ", "-") for view in views}))
 
     def _all_ready(self) -> bool:
         """Whether a canary has gone through every pair of workers that are wanted."""

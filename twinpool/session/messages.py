@@ -163,7 +163,8 @@ Command = ControlCommand | WorkCommand
 class Hello:
     """First message of every control stream. versions: of the protocol that the worker speaks.
 
-    cpus: of its machine. cpus_usable: those that it may use. 0 where it does not tell.
+    cpus: of its machine. cpus_usable: those that it may use. kernels: what computes, in words.
+    0 and empty where it does not tell.
     """
 
     pool: Pool
@@ -176,6 +177,7 @@ class Hello:
     versions: Versions = SESSION
     cpus: int = 0
     cpus_usable: int = 0
+    kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True)

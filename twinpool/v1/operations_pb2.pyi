@@ -115,6 +115,7 @@ class WorkerStatus(message.Message):
     REASON_FIELD_NUMBER: builtins.int
     CPUS_FIELD_NUMBER: builtins.int
     CPUS_USABLE_FIELD_NUMBER: builtins.int
+    KERNELS_FIELD_NUMBER: builtins.int
     id: builtins.str
     """Its name, kept by its replacement."""
     pool: types_pb2.Pool.ValueType
@@ -145,6 +146,8 @@ class WorkerStatus(message.Message):
     """CPUs of its machine; 0 where it has not told."""
     cpus_usable: builtins.int
     """CPUs that it may use: affinity and cgroups may allow fewer."""
+    kernels: builtins.str
+    """What it computes with, and the format of its weights, such as "native avx2, int4"; empty where it has not told."""
     def __init__(
         self,
         *,
@@ -163,10 +166,11 @@ class WorkerStatus(message.Message):
         reason: builtins.str = ...,
         cpus: builtins.int = ...,
         cpus_usable: builtins.int = ...,
+        kernels: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_quarantined", b"blocks_quarantined", "blocks_total", b"blocks_total", "blocks_used", b"blocks_used", "cpus", b"cpus", "cpus_usable", b"cpus_usable", "id", b"id", "incarnation", b"incarnation", "node", b"node", "pid", b"pid", "pool", b"pool", "reason", b"reason", "running", b"running", "state", b"state", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocks_cached", b"blocks_cached", "blocks_quarantined", b"blocks_quarantined", "blocks_total", b"blocks_total", "blocks_used", b"blocks_used", "cpus", b"cpus", "cpus_usable", b"cpus_usable", "id", b"id", "incarnation", b"incarnation", "kernels", b"kernels", "node", b"node", "pid", b"pid", "pool", b"pool", "reason", b"reason", "running", b"running", "state", b"state", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

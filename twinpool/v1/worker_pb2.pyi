@@ -733,6 +733,7 @@ class Hello(message.Message):
     VERSIONS_FIELD_NUMBER: builtins.int
     CPUS_FIELD_NUMBER: builtins.int
     CPUS_USABLE_FIELD_NUMBER: builtins.int
+    KERNELS_FIELD_NUMBER: builtins.int
     pool: types_pb2.Pool.ValueType
     """Which half of the work it does."""
     incarnation: builtins.str
@@ -749,6 +750,8 @@ class Hello(message.Message):
     """CPUs of its machine."""
     cpus_usable: builtins.int
     """CPUs that it may use: affinity and cgroups may allow fewer."""
+    kernels: builtins.str
+    """What it computes with, and the format of its weights, in words."""
     @builtins.property
     def endpoint(self) -> HandoffEndpoint:
         """Where it takes hand-offs (decode only)."""
@@ -770,10 +773,11 @@ class Hello(message.Message):
         versions: Versions | None = ...,
         cpus: builtins.int = ...,
         cpus_usable: builtins.int = ...,
+        kernels: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["endpoint", b"endpoint", "versions", b"versions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["block_size", b"block_size", "blocks_total", b"blocks_total", "cpus", b"cpus", "cpus_usable", b"cpus_usable", "endpoint", b"endpoint", "incarnation", b"incarnation", "kv_bytes", b"kv_bytes", "pid", b"pid", "pool", b"pool", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["block_size", b"block_size", "blocks_total", b"blocks_total", "cpus", b"cpus", "cpus_usable", b"cpus_usable", "endpoint", b"endpoint", "incarnation", b"incarnation", "kernels", b"kernels", "kv_bytes", b"kv_bytes", "pid", b"pid", "pool", b"pool", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,7 +11,7 @@ from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.cpus import machine_cpus, usable_cpus
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.fingerprint import layout_fingerprint
-from twinpool.engine.kernels.load import set_threads
+from twinpool.engine.kernels.port import KernelSettings
 from twinpool.engine.runner import Engine
 from twinpool.errors import StartFailed
 from twinpool.kv.layout import KvLayout
@@ -56,7 +56,6 @@ def load_worker_engine(spec: WorkerSpec, pulse: Pulse, *, shared: bool) -> Worke
     it (Linux). Raises StartFailed where the weights are not the router's, the memory budget holds no block,
     or the memory is not there.
     """
-    set_threads(_threads(spec))
     model = PreparedModel.load(Path(spec.model_folder))
     if spec.model_digest and model.digest != spec.model_digest:
         raise StartFailed(f"{spec.model_folder} holds other weights here than on the router's node")
@@ -67,10 +66,18 @@ def load_worker_engine(spec: WorkerSpec, pulse: Pulse, *, shared: bool) -> Worke
             f"kv-memory-mib {spec.engine.kv_memory_mib} holds no block of {layout.block_bytes} bytes"
         )
     storage, descriptor = _allocate(layout, num_blocks, shared and sys.platform == "linux")
-    engine = Engine.load(model, storage, deterministic=spec.engine.deterministic, computed_layer=pulse.beat)
+    settings = KernelSettings(
+        weights=spec.engine.weights,
+        kernels=spec.engine.kernels,
+        threads=_threads(spec),
+        exact=spec.engine.deterministic,
+    )
+    engine = Engine.load(model, storage, settings, pulse.layers)
     engine.warm_up()
     rope = model.description.layers[0].attention.rope
-    fingerprint = layout_fingerprint(layout, weights_digest=model.digest, rope_theta=rope.theta)
+    fingerprint = layout_fingerprint(
+        layout, engine.kernel.facts, weights_digest=model.digest, rope_theta=rope.theta
+    )
     identity = Identity(spec.incarnation, spec.secret, fingerprint)
     return WorkerEngine(engine, storage, identity, frozenset(model.eos_token_ids), descriptor)
 

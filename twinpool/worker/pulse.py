@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 from twinpool.session.messages import LoadReport
 
 REPORT_INTERVAL_S = 1.0
@@ -12,19 +14,20 @@ class Pulse:
     """Turns and steps are written by the engine's thread alone, the process's usage by whoever reports it.
 
     A process that is stopped, or an engine that is stuck in a call, may still answer pings from other
-    threads; its turns do not lie. turns: of the loop, idle ones included, and layers of the model computed,
-    so that a step may be long and is still seen to move. step_s: seconds of the newest step.
+    threads; its turns do not lie. turns: of the loop, idle ones included. layers: of the model, computed, so
+    that a step may be long and is still seen to move. step_s: seconds of the newest step.
     cpu_s and rss_bytes: processor time and memory of the process, when last measured.
     """
 
     def __init__(self) -> None:
         self.turns = 0
+        self.layers = ctypes.c_int64()
         self.step_s = 0.0
         self.cpu_s = 0.0
         self.rss_bytes = 0
 
     def beat(self) -> None:
-        """One more turn, or layer."""
+        """One more turn."""
         self.turns += 1
 
     def measured(self, cpu_s: float, rss_bytes: int) -> None:
@@ -48,7 +51,7 @@ class Pulse:
             blocks_free,
             blocks_quarantined,
             handoffs,
-            progress=self.turns,
+            progress=self.turns + self.layers.value,
             step_s=self.step_s,
             cpu_s=self.cpu_s,
             rss_bytes=self.rss_bytes,

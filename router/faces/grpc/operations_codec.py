@@ -75,6 +75,7 @@ def _worker(view: WorkerView) -> pb.WorkerStatus:
         reason=view.reason,
         cpus=view.cpus,
         cpus_usable=view.cpus_usable,
+        kernels=view.kernels,
     )
 
 

@@ -21,7 +21,7 @@ from transformers import (
 from twinpool.checkpoint.manifest import WEIGHTS_FILE, Manifest
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.cache_layout import cache_layout
-from twinpool.engine.kernels.port import Segment
+from twinpool.engine.kernels.port import KernelSettings, Segment
 from twinpool.engine.models.registry import describe_model
 from twinpool.engine.runner import Engine
 from twinpool.kv.storage import KvStorage
@@ -102,13 +102,16 @@ def prepare(model: PreTrainedModel, folder: Path) -> PreparedModel:
 
 
 def load_engine(
-    prepared: PreparedModel, *, block_size: int = 4, dtype: str = "float32", deterministic: bool = False
+    prepared: PreparedModel, *, block_size: int = 4, dtype: str = "float32", **settings: Any
 ) -> Engine:
-    """An engine over a cache full of NaN, as a bad former owner might leave it."""
+    """An engine over a cache full of NaN, as a bad former owner might leave it.
+
+    settings: of `KernelSettings`.
+    """
     layout = cache_layout(prepared.description, block_size=block_size, dtype=dtype)
     storage = KvStorage(layout, NUM_BLOCKS)
     storage.tensor.fill_(torch.nan)
-    return Engine.load(prepared, storage, deterministic=deterministic)
+    return Engine.load(prepared, storage, KernelSettings(**settings))
 
 
 def reference_logits(model: PreTrainedModel, token_ids: Sequence[int]) -> Tensor:

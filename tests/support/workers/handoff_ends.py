@@ -12,6 +12,7 @@ import torch
 from decode_worker.custody import Custody
 from twinpool.config import HandoffConfig
 from twinpool.engine.fingerprint import Fingerprint, layout_fingerprint
+from twinpool.engine.kernels.port import KernelFacts
 from twinpool.kv.layout import KvLayout
 from twinpool.kv.pool import BlockPool, Owner
 from twinpool.kv.reservations import Opened
@@ -24,6 +25,7 @@ from twinpool.worker.pulse import Pulse
 WAIT_S = 10.0
 """Longer than anything here takes on a busy machine; a wait that long has failed."""
 SECRET = "the cluster's secret"
+KERNEL = KernelFacts("native avx2", "int4", "native 1")
 BLOCK_TOKENS = 4
 ATTEMPT = AttemptId("of whatever is reserved")
 SMALL = KvLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=BLOCK_TOKENS, dtype="float32")
@@ -171,7 +173,7 @@ def identity(
     fields: Mapping[str, str] = MappingProxyType({}),
 ) -> Identity:
     """One end's identity; fields replace those of its fingerprint."""
-    fingerprint: Fingerprint = layout_fingerprint(layout, weights_digest="digest", rope_theta=1e4)
+    fingerprint: Fingerprint = layout_fingerprint(layout, KERNEL, weights_digest="digest", rope_theta=1e4)
     return Identity(incarnation, secret, {**fingerprint, **fields})
 
 

@@ -5,23 +5,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import pytest
-import torch
 
 from decode_worker.worker import DecodeWorker
 from prefill_worker.worker import PrefillWorker
 from tests.support.workers.scripted_transport import Script
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import EngineConfig, HandoffConfig
-from twinpool.engine.kernels import load
-from twinpool.engine.kernels.torch_cpu.weights import ModelWeights, load_weights
-from twinpool.engine.models.description import ModelDescription
 from twinpool.kv.pool import Owner
 from twinpool.session.messages import LoadReport
 from twinpool.types import Pool
@@ -34,22 +26,6 @@ KV_MEMORY_MIB = 32
 NUM_BLOCKS = 45
 BLOCK_BYTES = 16 * 30 * 2 * 3 * 64 * 4
 """Tokens, layers, K and V, KV heads, head size, float32."""
-
-
-@contextmanager
-def shared_weights() -> Iterator[None]:
-    """Load each file of weights once, in each form that is asked for."""
-    loaded: dict[tuple[Path, torch.dtype, bool], ModelWeights] = {}
-
-    def load_once(file: Path, model: ModelDescription, dtype: torch.dtype, *, exact: bool) -> ModelWeights:
-        form = file, dtype, exact  # the file says which model it is of
-        if form not in loaded:
-            loaded[form] = load_weights(file, model, dtype, exact=exact)
-        return loaded[form]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "load_weights", load_once)
-        yield
 
 
 class RunningWorkers:

@@ -37,6 +37,10 @@ def test_the_cache_of_4096_tokens_of_llama_2_7b_takes_two_gibibytes() -> None:
 
 def test_the_weights_of_llama_2_7b_are_its_published_parameter_count() -> None:
     assert MemoryEstimate(_LLAMA_2_7B, "bfloat16").weights_bytes == 2 * 6_738_415_616
+    # A scale and a minimum of two bytes each for 32 weights.
+    assert MemoryEstimate(_LLAMA_2_7B, "bfloat16", "int8").weights_bytes == 6_738_415_616 * 36 // 32
+    assert MemoryEstimate(_LLAMA_2_7B, "bfloat16", "int4").weights_bytes == 6_738_415_616 * 20 // 32
+    assert MemoryEstimate(_LLAMA_2_7B, "float32", "int4").weights_bytes == 4 * 6_738_415_616
 
 
 def test_tied_embeddings_count_once() -> None:

@@ -14,6 +14,8 @@ from twinpool.config import ConfigError, EngineConfig, HandoffConfig, RouterConf
 
 _OTHER_VALUES: Mapping[str, str] = {
     "dtype": "float32",
+    "weights": "int8",
+    "kernels": "native",
     "transport": "ray",
     "log_level": "debug",
     "log_format": "json",

@@ -9,6 +9,7 @@ import pytest
 
 from twinpool.config import EngineConfig, HandoffConfig
 from twinpool.engine.fingerprint import layout_fingerprint
+from twinpool.engine.kernels.port import KernelFacts
 from twinpool.kv.layout import KvLayout
 from twinpool.protocol import HANDOFF, SESSION, Versions
 from twinpool.serving.survivors import fits
@@ -19,7 +20,8 @@ from twinpool.worker.actor import Introduction
 from twinpool.worker.spec import WorkerSpec
 
 LAYOUT = KvLayout(num_layers=30, num_kv_heads=3, head_dim=64, block_size=16, dtype="bfloat16")
-IDENTITY = Identity("a", "secret", layout_fingerprint(LAYOUT, weights_digest="ab12", rope_theta=1e5))
+KERNEL = KernelFacts("native avx2", "int4", "native 1")
+IDENTITY = Identity("a", "secret", layout_fingerprint(LAYOUT, KERNEL, weights_digest="ab12", rope_theta=1e5))
 SPEC = WorkerSpec(
     worker_id="decode-0",
     pool=Pool.DECODE,

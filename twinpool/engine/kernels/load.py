@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import logging
 
 import torch
 
 from twinpool.checkpoint.prepared import PreparedModel
-from twinpool.engine.kernels.port import StepKernel
+from twinpool.engine.kernels.native.load import load_native, native_refusal
+from twinpool.engine.kernels.port import KernelSettings, StepKernel
 from twinpool.engine.kernels.torch_cpu.network import TorchKernel
 from twinpool.engine.kernels.torch_cpu.weights import load_weights
+from twinpool.errors import ModelSourceError
 from twinpool.kv.storage import KvStorage
 
-
-def set_threads(num_threads: int) -> None:
-    """Set the compute threads of this process; call it before a kernel is loaded."""
-    torch.set_num_threads(num_threads)
+log = logging.getLogger(__name__)
 
 
 def load_kernel(
-    model: PreparedModel, storage: KvStorage, *, exact: bool, computed_layer: Callable[[], None]
+    model: PreparedModel, storage: KvStorage, settings: KernelSettings, layers_computed: ctypes.c_int64
 ) -> StepKernel:
-    """Read the weights in the storage's dtype.
+    """Read the weights: in float32 where the cache is, else as the settings say.
 
-    exact: a row's bits do not depend on the rows that it is computed with.
-    computed_layer: called after each layer of a step, in the caller's thread.
-    Raises ModelSourceError where the weights are damaged.
+    layers_computed: raised after each layer of a step.
+    Raises ModelSourceError where the weights are damaged, or what the settings ask for cannot be had here.
     """
-    weights = load_weights(model.weights_file, model.description, storage.tensor.dtype, exact=exact)
-    return TorchKernel(model.description, weights, storage, computed_layer)
+    refusal = "torch is asked for" if settings.kernels == "torch" else native_refusal(model.description)
+    if refusal is None:
+        return load_native(model, storage, settings, layers_computed)
+    if settings.kernels == "native" or settings.weights not in ("auto", "bf16"):
+        wanted = "native kernels" if settings.kernels == "native" else f"weights in {settings.weights}"
+        raise ModelSourceError(f"{wanted} cannot be had: {refusal}")
+    if settings.kernels == "auto":
+        log.warning("computing with torch, several times slower than natively: %s", refusal)
+    torch.set_num_threads(settings.threads)
+    weights = load_weights(model.weights_file, model.description, storage.tensor.dtype, exact=settings.exact)
+    return TorchKernel(model.description, weights, storage, layers_computed)

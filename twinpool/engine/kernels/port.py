@@ -24,15 +24,63 @@ class Segment:
     block_table: Sequence[int]
 
 
+def fresh_blocks(segments: Sequence[Segment], block_size: int) -> list[int]:
+    """Blocks that a step starts to fill and does not fill to the end.
+
+    It clears them, so that nothing of a former owner is left in what becomes a request's cache.
+    """
+    fresh = []
+    for segment in segments:
+        last = (segment.context_tokens - 1) // block_size
+        starts_here = last * block_size >= segment.context_tokens - segment.num_new
+        if starts_here and segment.context_tokens % block_size:
+            fresh.append(segment.block_table[last])
+    return fresh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSettings:
+    """How a model is to be computed; see `EngineConfig`, whose fields these are, but for the threads.
+
+    threads: to compute with, at most. exact: a row's bits may not depend on the rows it is computed with.
+    """
+
+    weights: str = "auto"
+    kernels: str = "auto"
+    threads: int = 1
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What computes, in words for people and for comparison.
+
+    name: such as `native avx2`. weights: the format of the layers' matrices.
+    revision: equal for kernels that compute the same numbers but for rounding.
+    """
+
+    name: str
+    weights: str
+    revision: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.weights}"
+
+
 class StepKernel(Protocol):
-    """Computes the steps of one model over one cache, as the model's description says; in one thread."""
+    """Computes steps of one model over one cache, as the model's description says; called by one thread."""
+
+    @property
+    def facts(self) -> KernelFacts:
+        """What this kernel is."""
+        ...
 
     def step(
         self, token_ids: Sequence[int], segments: Sequence[Segment], logit_rows: Sequence[int]
     ) -> NDArray[np.float32]:
         """Compute one step and write its keys and values into the cache.
 
-        token_ids: flat, segment after segment. logit_rows: rows of the batch whose logits are wanted.
+        token_ids: flat, segment after segment. logit_rows: those whose logits are wanted, ascending.
         Returns `[len(logit_rows), vocab_size]`, never rounded below float32, whatever the weights' format is.
         """
         ...

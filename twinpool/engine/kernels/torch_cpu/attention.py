@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from twinpool.engine.kernels.port import Segment
+from twinpool.engine.kernels.port import Segment, fresh_blocks
 from twinpool.engine.kernels.torch_cpu.attention_plan import Chunk, DecodeGroup, StepPlan, StepPlanner
 from twinpool.kv.storage import KvStorage
 
@@ -45,7 +45,7 @@ class TorchAttention:
         A cleared tail keeps what a block's former owner left (another row's numbers, or bytes that a broken
         hand-off damaged into NaN) from reaching a sum as weight 0 times NaN.
         """
-        self._storage.clear_blocks(self._planner.fresh_blocks(segments))
+        self._storage.clear_blocks(fresh_blocks(segments, self._storage.layout.block_size))
         return self._planner.plan(segments)
 
     def attend(self, plan: StepPlan, layer: int, q: Tensor, kv: Tensor, out: Tensor) -> None:

@@ -80,17 +80,6 @@ class StepPlanner:
             start = end
         return StepPlan(self._index.slots(segments), tuple(parts))
 
-    def fresh_blocks(self, segments: Sequence[Segment]) -> list[int]:
-        """Blocks that the step starts to fill and does not fill to the end."""
-        size = self._layout.block_size
-        fresh = []
-        for segment in segments:
-            last = (segment.context_tokens - 1) // size
-            starts_here = last * size >= segment.context_tokens - segment.num_new
-            if starts_here and segment.context_tokens % size:
-                fresh.append(segment.block_table[last])
-        return fresh
-
     def _end_of_part(self, segments: Sequence[Segment], start: int) -> int:
         """Take rows of one token while padding them alike costs less than another group would."""
         end, most = start + 1, self._blocks(segments[start])

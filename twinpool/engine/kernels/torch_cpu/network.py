@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from twinpool.engine.kernels.port import Segment
+from twinpool.engine.kernels.port import KernelFacts, Segment
 from twinpool.engine.kernels.torch_cpu.attention import TorchAttention
 from twinpool.engine.kernels.torch_cpu.attention_plan import StepPlan
 from twinpool.engine.kernels.torch_cpu.linear import padded_rows
@@ -26,7 +27,7 @@ class TorchKernel:
     """A StepKernel that computes as Hugging Face does, numerically: norms and rotations in float32.
 
     The rows of every step are padded with dummy tokens to the multiple that the weights' layers take; padding
-    is neither cached nor attended. computed_layer: called after each layer of a step.
+    is neither cached nor attended. layers_computed: raised after each layer of a step.
     """
 
     def __init__(
@@ -34,12 +35,13 @@ class TorchKernel:
         model: ModelDescription,
         weights: ModelWeights,
         storage: KvStorage,
-        computed_layer: Callable[[], None],
+        layers_computed: ctypes.c_int64,
     ) -> None:
         self._model = model
         self._weights = weights
         self._attention = TorchAttention(storage)
-        self._computed_layer = computed_layer
+        self._layers_computed = layers_computed
+        self.facts = KernelFacts("torch", storage.layout.dtype, "torch 1")
         ropes = {layer.attention.rope: layer.attention.head_dim for layer in model.layers}
         self._rotaries = {rope: Rotary(head_dim, rope.theta) for rope, head_dim in ropes.items()}
 
@@ -57,7 +59,7 @@ class TorchKernel:
             x = _norm(hidden, weights.attention_norm, layer.norm_eps)
             hidden.add_(self._attend(index, plan, x, rotations[layer.attention.rope], len(token_ids)))
             hidden.add_(_mlp(layer.mlp, weights, _norm(hidden, weights.mlp_norm, layer.norm_eps)))
-            self._computed_layer()
+            self._layers_computed.value += 1
         return self._logits(hidden, logit_rows)
 
     def _attend(

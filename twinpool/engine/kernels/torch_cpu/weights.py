@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from twinpool.engine.kernels.tensor_file import TensorFile, open_tensors
 from twinpool.engine.kernels.torch_cpu.linear import ROW_TILE, Linear
 from twinpool.engine.models.description import ModelDescription, Role
-from twinpool.engine.models.tensors import tensors_of
-from twinpool.errors import ModelSourceError
 
 _QKV_BIASES = (Role.QUERY_BIAS, Role.KEY_BIAS, Role.VALUE_BIAS)
 
@@ -50,34 +47,20 @@ class ModelWeights:
     row_multiple: int
 
 
-class TensorSource(Protocol):
-    """Tensors by name, as an open safetensors file gives them."""
-
-    def get_tensor(self, name: str) -> Tensor:
-        """Raises SafetensorError for an unknown name."""
-        ...
-
-
 def load_weights(file: Path, model: ModelDescription, dtype: torch.dtype, *, exact: bool) -> ModelWeights:
-    """Map the file, cast each tensor once, fuse and lay out.
+    """Cast each tensor once, fuse and lay out.
 
     exact: a row's bits do not depend on the rows that it is computed with.
     Raises ModelSourceError where the file is damaged, or lacks a tensor, or one has another shape.
     """
-    try:
-        with safe_open(file, framework="pt") as source:
-            return _Reader(source, model, dtype, exact).model()
-    except (SafetensorError, OSError) as error:
-        raise ModelSourceError(f"cannot read weights from {file}: {error}") from error
+    with open_tensors(file, model) as tensors:
+        return _Reader(tensors, model, dtype, exact).model()
 
 
 class _Reader:
-    def __init__(
-        self, source: TensorSource, model: ModelDescription, dtype: torch.dtype, exact: bool
-    ) -> None:
-        self._source = source
+    def __init__(self, tensors: TensorFile, model: ModelDescription, dtype: torch.dtype, exact: bool) -> None:
+        self._tensors = tensors
         self._model = model
-        self._specs = {(spec.role, spec.layer): spec for spec in tensors_of(model)}
         self._dtype = dtype
         self._exact = exact
         self._widths: dict[tuple[torch.Size, torch.dtype, bool], tuple[int, ...]] = {}
@@ -107,14 +90,8 @@ class _Reader:
         )
 
     def _tensor(self, role: Role, layer: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        spec = self._specs[role, layer]
-        tensor = self._source.get_tensor(spec.name)
-        if tuple(tensor.shape) != spec.shape:
-            raise ModelSourceError(
-                f"tensor {spec.name} has shape {tuple(tensor.shape)}; the configuration says {spec.shape}"
-            )
         # A copy even without a cast: the file may be replaced or truncated while the model runs.
-        return tensor.to(dtype or self._dtype, copy=True)
+        return self._tensors.read(role, layer).to(dtype or self._dtype, copy=True)
 
     def _fused(self, layer: int, *roles: Role, biases: Sequence[Role] = ()) -> Linear:
         bias = torch.cat([self._tensor(role, layer) for role in biases]) if biases else None

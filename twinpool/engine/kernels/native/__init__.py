@@ -1,0 +1,1 @@
+"""Computes a step of any described model in one native call; see csrc/twinpool_native.h."""
