@@ -43,6 +43,11 @@ _SUMMARIES = {
     "restart": "Drain, end and start anew one worker, or a pool's one by one.",
 }
 
+_MEASUREMENTS = {
+    "engine": "Measure an engine alone, in tokens a second.",
+    "accuracy": "Compare formats of weights with float32.",
+}
+
 _DASH_HINT = (
     'Text that begins with a dash goes after `--`, or after `=`: generate -- "- milk", --system="- be brief".'
 )
@@ -61,6 +66,10 @@ def build_app() -> App:
     )
     for name, path in _COMMANDS.items():
         app.command(f"twinpool.cli.{path}", name=name, help=_SUMMARIES[name])
+    bench = App(name="bench", help="Measure this machine: speed and accuracy of its engine.")
+    for name, summary in _MEASUREMENTS.items():
+        bench.command(f"twinpool.cli.bench:{name}", name=name, help=summary)
+    app.command(bench)
     return app
 
 

@@ -1,0 +1,1 @@
+"""Measurements that `twinpool bench` makes."""
