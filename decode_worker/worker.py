@@ -59,6 +59,7 @@ class DecodeWorker:
         loaded = load_worker_engine(spec, self._pulse, shared=spec.handoff.transport != "ray")
         self._layout = loaded.layout
         self._facts = loaded.engine.kernel.facts
+        self._cores = loaded.cores
         self._num_blocks = loaded.num_blocks
         self.session = SessionServer(self, spec.secret, spec.host)
         inbox: Inbox[Message | Stop] = Inbox()
@@ -105,6 +106,8 @@ class DecodeWorker:
         self._threads.leave()
         with ExitStack() as ends:  # all are done, whatever becomes of one; the last named first
             ends.callback(self._close_cache)
+            if self._cores is not None:
+                ends.callback(self._cores.close)
             if self._receiver is not None:
                 ends.callback(self._receiver.close)
             ends.callback(self._ray_receiver.close)

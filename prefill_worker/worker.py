@@ -73,6 +73,8 @@ class PrefillWorker:
         """End everything."""
         self._threads.leave()
         with ExitStack() as ends:  # all are done, whatever becomes of one; the last named first
+            if self._loaded.cores is not None:
+                ends.callback(self._loaded.cores.close)
             ends.callback(self._threads.join)
             ends.callback(self._inbox.post, Stop())
             ends.callback(self._pairs.close)

@@ -11,6 +11,8 @@ import torch
 from tests.support.workers.running_workers import SECRET
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.config import EngineConfig, HandoffConfig
+from twinpool.engine.kernels import cores
+from twinpool.engine.kernels.native.kernel import NativeKernel
 from twinpool.types import Pool
 from twinpool.worker import engine
 from twinpool.worker.pulse import Pulse
@@ -46,12 +48,34 @@ def test_no_more_threads_compute_than_cpus_may_be_used(
         handoff=HandoffConfig(),
         secret=SECRET,
     )
-    others = _num_threads()
     loaded = engine.load_worker_engine(spec, Pulse(), shared=False)
-    assert (torch.get_num_threads() if kernels == "torch" else _num_threads() - others + 1) == threads
-    del loaded
+    kernel = loaded.engine.kernel
+    computing = kernel.num_threads if isinstance(kernel, NativeKernel) else torch.get_num_threads()
+    assert computing == threads
     assert [record.levelname for record in caplog.records] == ["WARNING"] * (threads < 3)
 
 
-def _num_threads() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
+def test_where_nobody_chose_threads_a_worker_alone_takes_all_cpus(
+    default_model: PreparedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(engine, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(cores, "SHARED_MEMORY", tmp_path)
+    spec = WorkerSpec(
+        worker_id="decode-0",
+        pool=Pool.DECODE,
+        incarnation="decode-0-a",
+        model_folder=str(default_model.folder),
+        dtype="float32",
+        threads=1,
+        shares_cores=True,
+        engine=EngineConfig(dtype="float32", kv_memory_mib=32, kernels="native"),
+        handoff=HandoffConfig(),
+        secret=SECRET,
+    )
+    loaded = engine.load_worker_engine(spec, Pulse(), shared=False)
+    assert loaded.cores is not None
+    assert (loaded.cores.share, loaded.cores.num_cpus) == (1, 3)
+    assert isinstance(loaded.engine.kernel, NativeKernel)
+    assert loaded.engine.kernel.num_threads == 3
+    loaded.cores.close()
+    assert list(tmp_path.iterdir()) == []

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from twinpool.cpus import machine_cpus
+from twinpool.engine.kernels.cores import remove_unused
 from twinpool.errors import StartFailed
 from twinpool.serving.ray_answers import require_answer
 from twinpool.serving.undisturbed import undisturbed
@@ -53,6 +54,7 @@ def ray_cluster(address: str, num_workers: int) -> Iterator[Cluster]:
             yield Cluster(is_local=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        remove_unused()
 
 
 def _started(folder: str, num_cpus: int) -> AbstractContextManager[None]:

@@ -220,6 +220,7 @@ class RayLauncher:
             model_digest=self._model.digest,
             dtype=self._dtype,
             threads=self._threads(pool),
+            shares_cores=not self._chosen_threads(pool),
             engine=self._config.engine,
             handoff=self._config.handoff,
             host="127.0.0.1" if self._cluster.is_local else "",
@@ -233,12 +234,15 @@ class RayLauncher:
 
     def _threads(self, pool: Pool) -> int:
         """As configured, or a share of what may be used here, or, elsewhere, what is asked for each."""
-        wants = self._config.resources(pool)
-        if chosen := wants.threads or self._config.engine.threads:
+        if chosen := self._chosen_threads(pool):
             return chosen
         if self._cluster.is_local:
             return max(1, usable_cpus() // (self._config.prefill + self._config.decode))
-        return max(1, int(wants.cpus))
+        return max(1, int(self._config.resources(pool).cpus))
+
+    def _chosen_threads(self, pool: Pool) -> int:
+        """0 where nobody chose."""
+        return self._config.resources(pool).threads or self._config.engine.threads
 
     async def _require_claim(self) -> None:
         if await self.is_taken_over():

@@ -11,6 +11,7 @@ from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.cpus import machine_cpus, usable_cpus
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.fingerprint import layout_fingerprint
+from twinpool.engine.kernels.cores import SharedCores
 from twinpool.engine.kernels.port import KernelSettings
 from twinpool.engine.runner import Engine
 from twinpool.errors import StartFailed
@@ -30,6 +31,7 @@ class WorkerEngine:
     """An engine over its own cache.
 
     descriptor: the cache's shared memory, kept for the process's life; None where it is private.
+    cores: this worker's slot in the node's ledger of busy cores; to be closed with the worker.
     """
 
     engine: Engine
@@ -37,6 +39,7 @@ class WorkerEngine:
     identity: Identity
     eos_token_ids: frozenset[int]
     descriptor: int | None
+    cores: SharedCores | None
 
     @property
     def layout(self) -> KvLayout:
@@ -66,11 +69,15 @@ def load_worker_engine(spec: WorkerSpec, pulse: Pulse, *, shared: bool) -> Worke
             f"kv-memory-mib {spec.engine.kv_memory_mib} holds no block of {layout.block_bytes} bytes"
         )
     storage, descriptor = _allocate(layout, num_blocks, shared and sys.platform == "linux")
+    share, cores = _threads(spec), None
+    if spec.shares_cores:
+        cores = SharedCores.claim(usable_cpus(), share)
     settings = KernelSettings(
         weights=spec.engine.weights,
         kernels=spec.engine.kernels,
-        threads=_threads(spec),
+        threads=share if cores is None else usable_cpus(),
         exact=spec.engine.deterministic,
+        cores=cores,
     )
     engine = Engine.load(model, storage, settings, pulse.layers)
     engine.warm_up()
@@ -79,7 +86,7 @@ def load_worker_engine(spec: WorkerSpec, pulse: Pulse, *, shared: bool) -> Worke
         layout, engine.kernel.facts, weights_digest=model.digest, rope_theta=rope.theta
     )
     identity = Identity(spec.incarnation, spec.secret, fingerprint)
-    return WorkerEngine(engine, storage, identity, frozenset(model.eos_token_ids), descriptor)
+    return WorkerEngine(engine, storage, identity, frozenset(model.eos_token_ids), descriptor, cores)
 
 
 def _threads(spec: WorkerSpec) -> int:

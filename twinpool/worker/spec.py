@@ -23,6 +23,7 @@ class WorkerSpec:
     model_folder: the prepared folder, readable on the worker's node.
     model_digest: that of the weights which must be found there.
     dtype: float32 or bfloat16. threads: compute threads; fewer where its node lets it use fewer CPUs.
+    shares_cores: these threads are its share, and it takes those that others on its node do not use, too.
     host: where its session listens; empty takes the node's own address.
     router: the one that starts it, by a name of that router's life.
     start_timeout_s: seconds that router gives it to load. orphan_timeout_s: seconds without a router after
@@ -38,6 +39,7 @@ class WorkerSpec:
     model_digest: str = ""
     dtype: str
     threads: int
+    shares_cores: bool = False
     engine: EngineConfig
     handoff: HandoffConfig
     host: str = "127.0.0.1"

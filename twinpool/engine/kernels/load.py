@@ -34,6 +34,6 @@ def load_kernel(
         raise ModelSourceError(f"{wanted} cannot be had: {refusal}")
     if settings.kernels == "auto":
         log.warning("computing with torch, several times slower than natively: %s", refusal)
-    torch.set_num_threads(settings.threads)
+    torch.set_num_threads(settings.threads if settings.cores is None else settings.cores.share)
     weights = load_weights(model.weights_file, model.description, storage.tensor.dtype, exact=settings.exact)
     return TorchKernel(model.description, weights, storage, layers_computed)

@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from twinpool.engine.kernels.cores import SharedCores
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -42,13 +44,15 @@ def fresh_blocks(segments: Sequence[Segment], block_size: int) -> list[int]:
 class KernelSettings:
     """How a model is to be computed; see `EngineConfig`, whose fields these are, but for the threads.
 
-    threads: to compute with, at most. exact: a row's bits may not depend on the rows it is computed with.
+    threads: to compute with, at most. cores: where native kernels see how many others leave them.
+    exact: a row's bits may not depend on the rows it is computed with.
     """
 
     weights: str = "auto"
     kernels: str = "auto"
     threads: int = 1
     exact: bool = False
+    cores: SharedCores | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from twinpool.engine.kernels.cores import SharedCores
 from twinpool.engine.kernels.native.image import REVISION, Image, Part
 from twinpool.engine.kernels.native.layout import Format
-from twinpool.engine.kernels.native.library import Layer, Library, Model
+from twinpool.engine.kernels.native.library import Cores, Layer, Library, Model
 from twinpool.engine.kernels.port import KernelFacts, Segment, fresh_blocks
 from twinpool.engine.models.description import Attention, ModelDescription
 from twinpool.kv.storage import KvStorage
@@ -35,8 +36,11 @@ class NativeKernel:
         storage: KvStorage,
         layers_computed: ctypes.c_int64,
         num_threads: int,
+        cores: SharedCores | None = None,
     ) -> None:
-        """Raises MemoryError where a step's buffers cannot be had."""
+        """cores: where it sees how many of its threads others leave it.
+
+        Raises MemoryError where a step's buffers cannot be had."""
         self._library = library
         formats = "+".join(sorted(each.name.lower() for each in image.formats))
         self.facts = KernelFacts(f"native {library.variant}", formats, f"native {REVISION}")
@@ -44,8 +48,10 @@ class NativeKernel:
         self._frequencies: dict[Attention, NDArray[np.float32]] = {}
         self._model = self._described(model, image, storage)
         self._model.layers_computed = ctypes.pointer(layers_computed)
+        if cores is not None:
+            self._model.cores = Cores(cores.address, cores.num_slots, cores.own, cores.num_cpus, cores.share)
         self._storage = storage
-        self._kept = (image, layers_computed)  # the structures point to them
+        self._kept = (image, layers_computed, cores)  # the structures point to them
         self._engine = library.open(self._model, num_threads)
         if not self._engine:
             raise MemoryError("no memory for the buffers of a step")
@@ -53,6 +59,11 @@ class NativeKernel:
     def __del__(self) -> None:
         if getattr(self, "_engine", None):
             self._library.close(self._engine)
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that the newest layer was computed with."""
+        return int(self._library.threads(self._engine))
 
     def step(
         self, token_ids: Sequence[int], segments: Sequence[Segment], logit_rows: Sequence[int]

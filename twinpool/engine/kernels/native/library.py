@@ -46,6 +46,18 @@ class Layer(Structure):
     ]
 
 
+class Cores(Structure):
+    """tp_cores."""
+
+    _fields_ = [
+        ("slots", c_void_p),
+        ("num_slots", c_int32),
+        ("own", c_int32),
+        ("num_cpus", c_int32),
+        ("share", c_int32),
+    ]
+
+
 class Model(Structure):
     """tp_model."""
 
@@ -64,6 +76,7 @@ class Model(Structure):
         ("layers", POINTER(Layer)),
         ("cache", c_void_p),
         ("layers_computed", POINTER(c_int64)),
+        ("cores", Cores),
     ]
 
 
@@ -77,6 +90,8 @@ class Library:
         self.usable = library.tp_usable
         self.open = library.tp_open
         self.open.argtypes, self.open.restype = [POINTER(Model), c_int], c_void_p
+        self.threads = library.tp_threads
+        self.threads.argtypes = [c_void_p]
         self.close = library.tp_close
         self.close.argtypes, self.close.restype = [c_void_p], None
         self.step = library.tp_step

@@ -45,7 +45,9 @@ def load_native(
     weights = cast("Weights", "float32" if storage.layout.dtype == "float32" else settings.weights)
     with _image_file(model, weights) as file:
         image = Image(file)
-    return NativeKernel(library, model.description, image, storage, layers_computed, settings.threads)
+    return NativeKernel(
+        library, model.description, image, storage, layers_computed, settings.threads, settings.cores
+    )
 
 
 def _image_file(model: PreparedModel, weights: Weights) -> BinaryIO:

@@ -10,6 +10,7 @@
 //   turns      [n, head_dim]               cosines, then sines, of each row's position
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "attention.h"
 #include "matrix.h"
@@ -22,6 +23,12 @@ constexpr int FEW_ROWS = 8;        // rows whose norms cost less than waking a t
 constexpr int PRODUCT_ROWS = 192;  // rows whose activations stay in the second cache
 
 int least(int a, int b) { return a < b ? a : b; }
+
+int64_t microseconds() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000LL + t.tv_nsec / 1000;
+}
 
 struct Row {
   int position, block, slot;
@@ -146,7 +153,7 @@ Activations activations(const tp_engine *e, const float *rows, int inputs) {
 
 // Parts small enough that both threads end at about the same time, and large enough that claims cost nothing.
 int grain_of(const tp_engine *e, int parts) {
-  int size = team_size(e->team);
+  int size = team_active(e->team);
   return size == 1 ? parts : (parts + size * 8 - 1) / (size * 8);
 }
 
@@ -307,11 +314,33 @@ int keep_rows(tp_engine *e, int attended, int num_wanted, const int32_t *wanted)
   return num_wanted;
 }
 
+// Takes what others leave, and at least this worker's share.
+void share_cores(tp_engine *e) {
+  constexpr int64_t LEASE_US = 1000000;
+  const tp_cores &cores = e->model.cores;
+  if (!cores.slots) return;
+  int64_t now = microseconds(), taken = 0;
+  for (int i = 0; i < cores.num_slots; ++i) {
+    int64_t slot = __atomic_load_n(&cores.slots[i], __ATOMIC_RELAXED);
+    if (i != cores.own && slot >> 8 > now) taken += slot & 0xff;
+  }
+  int threads = cores.num_cpus - (int)taken;
+  threads = threads > cores.share ? threads : cores.share;
+  team_limit(e->team, least(threads, team_size(e->team)));
+  __atomic_store_n(&cores.slots[cores.own], (now + LEASE_US) << 8 | team_active(e->team), __ATOMIC_RELAXED);
+}
+
+void free_cores(tp_engine *e) {
+  const tp_cores &cores = e->model.cores;
+  if (cores.slots) __atomic_store_n(&cores.slots[cores.own], 0, __ATOMIC_RELAXED);
+}
+
 void compute_layer(tp_engine *e, int number, int num_wanted, const int32_t *wanted) {
   const tp_layer &layer = e->model.layers[number];
   int hidden = e->model.hidden_size, n = e->num_rows, attended = layer.num_heads * e->model.head_dim;
   RowJob rows{e, &layer, number, nullptr, nullptr, nullptr, 0, attended, TP_FLOAT32};
 
+  share_cores(e);
   run_norm(e, e->hidden, n, layer.attention_norm, layer.norm_eps, layer.qkv);
   run_product(e, layer.qkv, e->normed, n, e->qkv, e->qkv_size, layer.qkv_bias, Then::STORE);
   turn(e, layer.frequencies);
@@ -362,6 +391,8 @@ void tp_close(tp_engine *e) {
   free(e);
 }
 
+int tp_threads(const tp_engine *e) { return team_active(e->team); }
+
 int tp_step(tp_engine *e, int num_rows, const int32_t *token_ids, int num_segments, const tp_segment *segments,
             const int32_t *tables, int num_logits, const int32_t *logit_rows, float *logits) {
   const tp_model &m = e->model;
@@ -373,6 +404,7 @@ int tp_step(tp_engine *e, int num_rows, const int32_t *token_ids, int num_segmen
   for (int layer = 0; layer < m.num_layers; ++layer) compute_layer(e, layer, num_logits, logit_rows);
   run_norm(e, e->hidden, num_logits, m.final_norm, m.norm_eps, m.output);
   run_product(e, m.output, e->normed, num_logits, logits, m.vocab_size, nullptr, Then::STORE);
+  free_cores(e);
   return 0;
 }
 

@@ -42,7 +42,8 @@ struct alignas(64) Team {
   uint32_t generation; // raised with each job, and to close; what parked threads wait on
   uint32_t parked;
   uint32_t closing;
-  char pad3[52];
+  uint32_t active;     // threads that work; the others wait for it to change
+  char pad3[48];
   Job jobs[SLOTS];
   int size;
   pthread_t *threads;
@@ -79,16 +80,25 @@ void *run_thread(void *argument) {
   Team *team = start.team;
   uint32_t seen = 0;
   for (;;) {
+    uint32_t active = __atomic_load_n(&team->active, __ATOMIC_ACQUIRE);
+    if ((uint32_t)start.thread >= active) {
+      if (__atomic_load_n(&team->closing, __ATOMIC_ACQUIRE)) return nullptr;
+      futex(&team->active, FUTEX_WAIT, active);
+      continue;
+    }
     int64_t until = now_ns() + SPIN_NS;
     uint32_t generation;
     for (int spins = 0; (generation = __atomic_load_n(&team->generation, __ATOMIC_ACQUIRE)) == seen; ++spins) {
       __builtin_ia32_pause();
-      if (spins % 64 || now_ns() < until) continue;
+      if (spins % 64) continue;
+      if ((uint32_t)start.thread >= __atomic_load_n(&team->active, __ATOMIC_RELAXED)) break;
+      if (now_ns() < until) continue;
       __atomic_fetch_add(&team->parked, 1, __ATOMIC_SEQ_CST);
       futex(&team->generation, FUTEX_WAIT, seen);
       __atomic_fetch_sub(&team->parked, 1, __ATOMIC_SEQ_CST);
       until = now_ns() + SPIN_NS;
     }
+    if (generation == seen) continue;
     seen = generation;
     if (__atomic_load_n(&team->closing, __ATOMIC_ACQUIRE)) return nullptr;
     if (any_claim(team)) work(team, start.thread);
@@ -102,6 +112,7 @@ Team *team_open(int num_threads) {
   if (!team) return nullptr;
   *team = Team{};
   team->size = 1;
+  team->active = num_threads;
   team->threads = static_cast<pthread_t *>(calloc(num_threads, sizeof(pthread_t)));
   for (int thread = 1; thread < num_threads && team->threads; ++thread) {
     Start *start = static_cast<Start *>(malloc(sizeof(Start)));
@@ -113,11 +124,22 @@ Team *team_open(int num_threads) {
     }
     team->size = thread + 1;
   }
+  team->active = team->size;
   return team;
 }
 
+void team_limit(Team *team, int num_threads) {
+  uint32_t before = __atomic_load_n(&team->active, __ATOMIC_RELAXED), after = num_threads;
+  if (before == after) return;
+  __atomic_store_n(&team->active, after, __ATOMIC_SEQ_CST);
+  if (after > before) futex(&team->active, FUTEX_WAKE, INT_MAX);
+}
+
+int team_active(const Team *team) { return __atomic_load_n(&team->active, __ATOMIC_RELAXED); }
+
 void team_close(Team *team) {
   __atomic_store_n(&team->closing, 1, __ATOMIC_RELEASE);
+  team_limit(team, team->size);
   __atomic_fetch_add(&team->generation, 1, __ATOMIC_SEQ_CST);
   futex(&team->generation, FUTEX_WAKE, INT_MAX);
   for (int thread = 1; thread < team->size; ++thread) pthread_join(team->threads[thread], nullptr);
@@ -132,7 +154,7 @@ void team_run(Team *team, int num_parts, int grain, Part part, void *what) {
   int most = (num_parts + MOST_CLAIMS - 1) / MOST_CLAIMS;
   if (grain < most) grain = most;
   int claims = (num_parts + grain - 1) / grain;
-  if (claims == 1 || team->size == 1) return part(what, 0, num_parts, 0);
+  if (claims == 1 || team_active(team) == 1) return part(what, 0, num_parts, 0);
   uint64_t number = (__atomic_load_n(&team->word, __ATOMIC_RELAXED) >> 32) + 1;
   team->jobs[number % SLOTS] = {part, what, num_parts, grain};
   __atomic_store_n(&team->finished, 0, __ATOMIC_RELAXED);

@@ -11,6 +11,10 @@ Team *team_open(int num_threads);
 void team_close(Team *team);
 int team_size(const Team *team);
 
+// How many of the team work, the caller among them; the others sleep.
+void team_limit(Team *team, int num_threads);
+int team_active(const Team *team);
+
 // Runs all parts of a job and returns when they are done. Parts are claimed, `grain` at a time, by whichever
 // thread is free, so that a thread that its processor is taken from holds up no more than what it has claimed.
 void team_run(Team *team, int num_parts, int grain, Part part, void *job);

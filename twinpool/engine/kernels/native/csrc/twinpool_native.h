@@ -50,6 +50,19 @@ typedef struct {
   float norm_eps;
 } tp_layer;
 
+// Who computes on this node, in memory that its workers share; slots null: nobody asks.
+//
+// slots: of one worker each: microseconds of CLOCK_MONOTONIC until which it has so many threads << 8 | their number.
+// What a worker that died had is free a second later. own: this worker's slot. num_cpus: for all of them together.
+// share: threads that this worker may use whatever others do.
+typedef struct {
+  int64_t *slots;
+  int32_t num_slots;
+  int32_t own;
+  int32_t num_cpus;
+  int32_t share;
+} tp_cores;
+
 // cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in cache_format.
 // layers_computed: raised by one after each layer, so that others see that a long step moves.
 typedef struct {
@@ -67,6 +80,7 @@ typedef struct {
   const tp_layer *layers;
   void *cache;
   int64_t *layers_computed;
+  tp_cores cores;
 } tp_model;
 
 // One sequence's share of a step: its rows follow those of the segment before; their positions end at
@@ -85,6 +99,9 @@ TP_API int tp_usable(void);
 // An engine that computes with up to num_threads threads, the caller's included; null where memory is short.
 TP_API tp_engine *tp_open(const tp_model *model, int num_threads);
 TP_API void tp_close(tp_engine *engine);
+
+// Threads that the newest layer was computed with.
+TP_API int tp_threads(const tp_engine *engine);
 
 // Computes one step, and writes its keys and values into the cache. logits: [num_logits, vocab_size].
 // Returns 0, or -1 where memory is short. One call at a time.
