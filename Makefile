@@ -19,7 +19,7 @@ CHECKS := .venv/.installed-check
 CLIENTS := .venv/clients/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pull serve test test-clients mutants check format metrics proto baseline exactness chaos pauses clean
+.PHONY: help setup pull serve test test-clients mutants bench-quick check format metrics proto baseline exactness chaos pauses clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ $(CLIENTS): $(SERVES)
 
 mutants: pull $(TESTS) ## plant bugs in copies of the code, and see the tests catch each (minutes)
 	@$(BIN)/python -m tests.mutants $(ARGS)
+
+bench-quick: pull ## compare native kernels with torch, in a minute; fails where they are not much faster
+	@$(BIN)/python -m benchmarks.quick
 
 exactness: pull $(TESTS) ## compare tokens with transformers' over the full grid (minutes)
 	@$(BIN)/python -m pytest -m exactness $(ARGS)
