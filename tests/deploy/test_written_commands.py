@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cyclopts import MissingArgumentError
+from cyclopts import App, MissingArgumentError
 
 from tests.support.deploy.written_commands import (
     DEPLOY,
@@ -66,15 +67,18 @@ def test_a_command_that_the_program_refuses_is_found(words: str) -> None:
         check(Command("here", tuple(words.split())))
 
 
+def option_names(app: App) -> Iterator[str]:
+    """Of all commands, and of their commands."""
+    if app.default_command is not None:
+        for argument in app.assemble_argument_collection():
+            yield from argument.names
+    for command in app:
+        if not command.startswith("-"):
+            yield from option_names(app[command])
+
+
 def test_every_option_named_in_a_sentence_is_one_of_a_command() -> None:
-    app = build_app()
-    options = {
-        name
-        for command in app
-        if not command.startswith("-")
-        for argument in app[command].assemble_argument_collection()
-        for name in argument.names
-    }
+    options = set(option_names(build_app()))
     named = {match[1] for file in DOCUMENTS for code in inline(file) if (match := _OPTION.fullmatch(code))}
     assert named - options == set()
     assert {"--kv-memory-mib", "--slow-reader-s"} <= named

@@ -25,6 +25,7 @@ from tests.support.system.running import (
 from twinpool.client import Chunk, Stream
 from twinpool.client.values import Completion
 from twinpool.config import EngineConfig
+from twinpool.engine.kernels.native.library import native_library
 from twinpool.errors import DeadlineExceeded
 
 NUM_TOKENS = 24
@@ -163,5 +164,25 @@ def test_rows_make_room_and_go_on_exactly(two_pairs: RunningSystem, start_system
     assert any(answer.num_resumes for answer in crowded)
     roomy = ask_all(two_pairs)
     assert [answer.token_ids for answer in crowded] == [answer.token_ids for answer in roomy]
+    quiesce(system)
+    system.stop()
+
+
+@pytest.mark.skipif(native_library() is None, reason="no native kernels are built for this processor")
+def test_in_four_bits_too_a_struck_stream_goes_on_as_if_nothing_had_happened(
+    start_system: StartSystem,
+) -> None:
+    """Narrow weights round activations, but a row's numbers are the same read anew as written one by one."""
+    system = start_system(prefill=2, decode=2, engine=EngineConfig(dtype="bfloat16", kv_memory_mib=128))
+    for temperature in (0.0, 0.7):
+        options = {"max_tokens": 200, "temperature": temperature, "seed": 5, "ignore_eos": True}
+        undisturbed = system.client.complete("Once upon a time", **options)  # type: ignore[arg-type]
+        stream = system.client.generate("Once upon a time", **options)  # type: ignore[arg-type]
+        chunks, _ = read_until_its_worker_dies(system, stream)
+        summary = chunks[-1].summary
+        assert summary is not None
+        assert summary.num_resumes == 1
+        assert tuple(token for chunk in chunks for token in chunk.token_ids) == undisturbed.token_ids
+        wait_until_ready(system)
     quiesce(system)
     system.stop()
