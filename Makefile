@@ -15,6 +15,8 @@ BIN := .venv/bin
 SERVES := .venv/.installed
 TESTS := .venv/.installed-test
 CHECKS := .venv/.installed-check
+# The native kernels have a stamp of their own: a change of theirs installs nothing else anew.
+NATIVE := .venv/.native
 # Others' programs and clients have an environment of their own, which only their tests use.
 CLIENTS := .venv/clients/.installed
 
@@ -25,12 +27,10 @@ help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  Variables: PYTHON, TORCH_INDEX (setup); MODEL, ARGS (serve, test)."
 
-setup: $(SERVES) ## make .venv and install what serves into it; does nothing where that is done
+setup: $(SERVES) $(NATIVE) ## make .venv and install what serves into it; does nothing where that is done
 	@echo "setup: .venv is ready" >&2
 
-NATIVE := setup.py $(wildcard native_build/*.py twinpool/engine/kernels/native/csrc/*)
-
-$(SERVES): pyproject.toml constraints.txt $(NATIVE)
+$(SERVES): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "setup: $(PYTHON) is older than Python 3.11; name another with PYTHON=..." >&2; exit 1; }
 	@echo "setup: making .venv with $$($(PYTHON) --version)" >&2
@@ -39,6 +39,11 @@ $(SERVES): pyproject.toml constraints.txt $(NATIVE)
 	@index=$$(scripts/torch_index.sh $(BIN)/python '$(TORCH_INDEX)') \
 	  && $(BIN)/python -m pip install $(if $(CI),--quiet) $${index:+--extra-index-url $$index} \
 	  -c constraints.txt -e '.[worker]' >&2
+	@touch $@
+
+# Installing has compiled them already, unless they changed since.
+$(NATIVE): $(SERVES) setup.py $(wildcard native_build/*.py twinpool/engine/kernels/native/csrc/*)
+	@$(BIN)/python -m pip install --quiet --no-deps -e . >&2
 	@touch $@
 
 $(TESTS) $(CHECKS): $(SERVES)
