@@ -26,6 +26,21 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def spec_of(model: PreparedModel, *, threads: int, kernels: str, shares_cores: bool = False) -> WorkerSpec:
+    return WorkerSpec(
+        worker_id="decode-0",
+        pool=Pool.DECODE,
+        incarnation="decode-0-a",
+        model_folder=str(model.folder),
+        dtype="float32",
+        threads=threads,
+        shares_cores=shares_cores,
+        engine=EngineConfig(dtype="float32", kv_memory_mib=32, kernels=kernels),
+        handoff=HandoffConfig(),
+        secret=SECRET,
+    )
+
+
 @pytest.mark.parametrize("kernels", ["torch", "native"])
 @pytest.mark.parametrize(("usable", "threads"), [(1, 1), (2, 2), (8, 3)])
 def test_no_more_threads_compute_than_cpus_may_be_used(
@@ -37,17 +52,7 @@ def test_no_more_threads_compute_than_cpus_may_be_used(
     kernels: str,
 ) -> None:
     monkeypatch.setattr(engine, "usable_cpus", lambda: usable)
-    spec = WorkerSpec(
-        worker_id="decode-0",
-        pool=Pool.DECODE,
-        incarnation="decode-0-a",
-        model_folder=str(default_model.folder),
-        dtype="float32",
-        threads=3,
-        engine=EngineConfig(dtype="float32", kv_memory_mib=32, kernels=kernels),
-        handoff=HandoffConfig(),
-        secret=SECRET,
-    )
+    spec = spec_of(default_model, threads=3, kernels=kernels)
     loaded = engine.load_worker_engine(spec, Pulse(), shared=False)
     kernel = loaded.engine.kernel
     computing = kernel.num_threads if isinstance(kernel, NativeKernel) else torch.get_num_threads()
@@ -60,18 +65,7 @@ def test_where_nobody_chose_threads_a_worker_alone_takes_all_cpus(
 ) -> None:
     monkeypatch.setattr(engine, "usable_cpus", lambda: 3)
     monkeypatch.setattr(cores, "SHARED_MEMORY", tmp_path)
-    spec = WorkerSpec(
-        worker_id="decode-0",
-        pool=Pool.DECODE,
-        incarnation="decode-0-a",
-        model_folder=str(default_model.folder),
-        dtype="float32",
-        threads=1,
-        shares_cores=True,
-        engine=EngineConfig(dtype="float32", kv_memory_mib=32, kernels="native"),
-        handoff=HandoffConfig(),
-        secret=SECRET,
-    )
+    spec = spec_of(default_model, threads=1, kernels="native", shares_cores=True)
     loaded = engine.load_worker_engine(spec, Pulse(), shared=False)
     assert loaded.cores is not None
     assert (loaded.cores.share, loaded.cores.num_cpus) == (1, 3)

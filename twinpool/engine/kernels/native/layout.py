@@ -49,20 +49,6 @@ class Codes:
         return scales * self.codes + minimums
 
 
-def strip_bytes(format_: Format, inputs: int) -> int:
-    """Bytes of 16 outputs."""
-    groups = -(-inputs // GROUP)
-    tile = {Format.INT8: STRIP * GROUP, Format.INT4: STRIP * GROUP // 2}
-    if format_ in tile:
-        return groups * (tile[format_] + 4 * STRIP)
-    return inputs * STRIP * (4 if format_ is Format.FLOAT32 else 2)
-
-
-def matrix_bytes(format_: Format, outputs: int, inputs: int) -> int:
-    """Bytes of a whole matrix."""
-    return -(-outputs // STRIP) * strip_bytes(format_, inputs)
-
-
 def pack_floats(format_: Format, weights: Floats) -> Bytes:
     """Strips of float32 or bfloat16 weights `[outputs, inputs]`, `[strips, bytes of a strip]`."""
     padded = _padded(weights, STRIP, 1)

@@ -3,7 +3,6 @@
 // is there for as long as anybody works on it. Late threads find all claims taken, and are never waited for.
 #include "threads.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
