@@ -23,6 +23,7 @@ from tests.support.models.model_oracle import (
 )
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.batch import PrefillChunk, SamplingRow
+from twinpool.engine.kernels.torch_cpu.cache_tensor import cache_tensor
 from twinpool.sampling.params import SamplingParams
 from twinpool.types import Token
 
@@ -145,13 +146,14 @@ def test_a_decode_batch_of_mixed_lengths_equals_the_reference(grouped: Model) ->
 
 def test_a_step_writes_into_its_own_slots_only(grouped: Model) -> None:
     engine = load_engine(grouped[1], kernels=grouped[2])
-    engine.storage.tensor.fill_(3.0)
+    cache = cache_tensor(engine.storage)
+    cache.fill_(3.0)
     Sequences(engine).step([(tokens(6), 0, [9, 2])])
     untouched = [block for block in range(engine.storage.num_blocks) if block not in (9, 2)]
-    assert bool((engine.storage.tensor[untouched] == 3.0).all())
-    assert bool((engine.storage.tensor[9] != 3.0).all())
-    assert bool((engine.storage.tensor[2, ..., :2, :] != 3.0).all())
-    assert bool((engine.storage.tensor[2, ..., 2:, :] == 0.0).all())
+    assert bool((cache[untouched] == 3.0).all())
+    assert bool((cache[9] != 3.0).all())
+    assert bool((cache[2, ..., :2, :] != 3.0).all())
+    assert bool((cache[2, ..., 2:, :] == 0.0).all())
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

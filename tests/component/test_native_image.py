@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
+from tests.support.loaded import modules_loaded_by
 from tests.support.models.model_oracle import SHAPES, load_engine, prepare, random_model
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.kernels.native.layout import Floats, Format, quantise
@@ -51,6 +52,27 @@ def test_an_image_is_made_once_for_each_format(prepared: PreparedModel) -> None:
     before = {file: file.stat().st_mtime_ns for file in prepared.folder.glob("*.image")}
     load_engine(prepared, dtype="bfloat16", kernels="native")
     assert {file: file.stat().st_mtime_ns for file in prepared.folder.glob("*.image")} == before
+
+
+_WORK = """
+import sys
+from pathlib import Path
+import decode_worker.actor, prefill_worker.actor
+from twinpool.checkpoint.prepared import PreparedModel
+from twinpool.engine.cache_layout import cache_layout
+from twinpool.engine.runner import Engine
+from twinpool.kv.storage import KvStorage
+model = PreparedModel.load(Path(sys.argv[1]))
+layout = cache_layout(model.description, block_size=4, dtype="bfloat16")
+Engine.load(model, KvStorage(layout, 16)).warm_up()
+"""
+
+
+def test_where_there_is_an_image_a_worker_loads_no_torch(default_model: PreparedModel) -> None:
+    load_engine(default_model, dtype="bfloat16", kernels="native")
+    loaded = modules_loaded_by(_WORK, str(default_model.folder))
+    assert "twinpool.engine.kernels.native.kernel" in loaded
+    assert not {"torch", "safetensors", "transformers"} & loaded
 
 
 def test_where_no_file_can_be_written_a_worker_has_its_own_copy(

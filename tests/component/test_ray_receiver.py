@@ -154,7 +154,7 @@ def test_only_own_blocks_are_asked_for_and_shared_ones_are_told() -> None:
     assert sender.say("begin", "a") == (2, 3)
     assert sender.say("begin", "unknown") is None
     sender.push("a", 0, chunk_of(9, 2))
-    assert storage.block_bytes_view().amax(dim=1).tolist() == [0, 0, 9, 0, 9, 0, 0, 0]
+    assert storage.blocks.max(axis=1).tolist() == [0, 0, 9, 0, 9, 0, 0, 0]
 
 
 def test_written_waits_for_the_pushes_that_it_overtook() -> None:
@@ -167,7 +167,7 @@ def test_written_waits_for_the_pushes_that_it_overtook() -> None:
     assert events.last_words(HandoffId("a")) == []
     sender.push("a", 0, chunk_of(1, 2))
     assert ("written", WRITER, "a", 3, (7, 8, 9)) in events.heard()
-    assert storage.block_bytes_view()[:, 0].tolist() == [3, 0, 1, 0, 1, 0, 0, 0]
+    assert storage.blocks[:, 0].tolist() == [3, 0, 1, 0, 1, 0, 0, 0]
 
 
 def test_failed_push_is_not_counted() -> None:

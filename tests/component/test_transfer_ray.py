@@ -48,7 +48,7 @@ def test_chunks_arrive_bit_exact(pair: RayPair) -> None:
 def test_source_blocks_may_be_reused_as_soon_as_they_are_pushed(pair: RayPair) -> None:
     sender = pair.connect()
     reserved = pair.reserve_and_begin(sender, HandoffId("a"), 1)
-    expected = pair.source.block_bytes_view()[3].numpy().tobytes()
+    expected = pair.source.blocks[3].tobytes()
     ask(pair.actor.hold.remote("push"))
     assert sender.push(HandoffId("a"), [3], 0)
     pair.source.clear_blocks([3])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
-import torch
 
 from tests.support.workers.handoff_ends import (
     ATTEMPT,
@@ -45,7 +45,7 @@ def test_blocks_arrive_bit_exact_and_open_the_row(bench: ShmBench) -> None:
     assert sender.push(HandoffId("a"), [7], 2)
     assert sender.written(HandoffId("a"))
     blocks.heard.wait_for(lambda event: isinstance(event, Written) and event.handoff == "a")
-    assert torch.equal(blocks.bytes_of(reserved), source.block_bytes_view()[[5, 2, 7]])
+    assert np.array_equal(blocks.bytes_of(reserved), source.blocks[[5, 2, 7]])
     blocks.custody.admit(Admit(ATTEMPT, HandoffId("a"), 0, (1,) * 10, (1,), PARAMS))
     assert [row.blocks for row in blocks.rows] == [reserved]
 
@@ -61,7 +61,7 @@ def test_blocks_arrive_bit_exact_from_another_process(bench: ShmBench) -> None:
         written = blocks.heard.wait_for(Written)
         assert written.num_bytes == NUM_SENT * LARGE.block_bytes
         source = random_storage(LARGE, NUM_SENT, SEED)
-        assert torch.equal(blocks.bytes_of(reserved), source.block_bytes_view())
+        assert np.array_equal(blocks.bytes_of(reserved), source.blocks)
 
 
 def test_only_own_blocks_are_sent_and_shared_ones_are_told(bench: ShmBench) -> None:
@@ -75,8 +75,8 @@ def test_only_own_blocks_are_sent_and_shared_ones_are_told(bench: ShmBench) -> N
     assert sender.written(HandoffId("a"))
     checksums = (source.block_checksum(4), source.block_checksum(5))
     events.heard.wait_for(("written", WRITER, "a", 2, checksums))
-    assert torch.equal(storage.block_bytes_view()[[6, 0]], source.block_bytes_view()[[4, 5]])
-    assert not storage.block_bytes_view()[1:6].any()
+    assert np.array_equal(storage.blocks[[6, 0]], source.blocks[[4, 5]])
+    assert not storage.blocks[1:6].any()
 
 
 def test_blocks_may_be_pushed_in_any_order(bench: ShmBench) -> None:
@@ -91,7 +91,7 @@ def test_blocks_may_be_pushed_in_any_order(bench: ShmBench) -> None:
     assert sender.written(HandoffId("a"))
     checksums = tuple(source.block_checksum(block) for block in (4, 5, 6))
     events.heard.wait_for(("written", WRITER, "a", 3, checksums))
-    assert torch.equal(storage.block_bytes_view()[[6, 0, 3]], source.block_bytes_view()[[4, 5, 6]])
+    assert np.array_equal(storage.blocks[[6, 0, 3]], source.blocks[[4, 5, 6]])
 
 
 @pytest.mark.parametrize("why", ["no reservation", "another's", "expired", "revoked"])
@@ -143,7 +143,7 @@ def test_push_beyond_the_reservation_writes_nothing(bench: ShmBench) -> None:
     log.heard.wait_for(("accepted", "a", 0))
     with pytest.raises(ValueError, match="reserved 2 blocks"):
         sender.push(HandoffId("a"), [1, 2, 3], 0)
-    assert not storage.block_bytes_view().any()
+    assert not storage.blocks.any()
 
 
 def test_sender_that_gives_up_fails_the_hand_off_and_frees_the_blocks(bench: ShmBench) -> None:
@@ -178,7 +178,7 @@ def test_damaged_block_fails_the_hand_off_and_is_named(bench: ShmBench) -> None:
     sender.begin(HandoffId("a"))
     log.heard.wait_for(("accepted", "a", 0))
     assert sender.push(HandoffId("a"), [0, 1, 2], 0)
-    blocks.storage.block_bytes_view()[reserved[1], 5] ^= 1
+    blocks.storage.blocks[reserved[1], 5] ^= 1
     assert sender.written(HandoffId("a"))
     released = blocks.heard.wait_for(Released)
     assert (released.reason, released.detail) == (
@@ -268,7 +268,7 @@ class _Overwriting(ReceiverLog):
     storage: KvStorage
 
     def stopped(self, writer: str, attempt: str) -> None:
-        self.storage.block_bytes_view()[list(self.blocks[attempt])] = SENTINEL
+        self.storage.blocks[list(self.blocks[attempt])] = SENTINEL
         super().stopped(writer, HandoffId(attempt))
 
 
@@ -292,7 +292,7 @@ def test_no_byte_follows_stopped(bench: ShmBench) -> None:
         receiver.stop(WRITER, HandoffId(attempt))
         events.heard.wait_for(("stopped", WRITER, attempt))
         join(hammering)
-        assert bool((events.storage.block_bytes_view()[:4] == SENTINEL).all())
+        assert bool((events.storage.blocks[:4] == SENTINEL).all())
 
 
 def test_no_byte_follows_stopped_from_another_process(bench: ShmBench) -> None:
@@ -308,4 +308,4 @@ def test_no_byte_follows_stopped_from_another_process(bench: ShmBench) -> None:
             receiver.stop(WRITER, HandoffId(attempt))
             events.heard.wait_for(("stopped", WRITER, attempt))
             sender.heard.wait_for(f"push refused {attempt}")
-            assert bool((events.storage.block_bytes_view()[:4] == SENTINEL).all())
+            assert bool((events.storage.blocks[:4] == SENTINEL).all())

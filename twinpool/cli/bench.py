@@ -63,7 +63,7 @@ def engine(
     json
         Print one JSON object.
     """
-    from twinpool.bench.engine import EngineBench  # noqa: PLC0415 (loads torch)
+    from twinpool.bench.engine import EngineBench  # noqa: PLC0415 (loads numpy)
     from twinpool.engine.kernels.port import KernelSettings  # noqa: PLC0415
 
     rows = _sizes(batch)
@@ -113,7 +113,7 @@ def accuracy(model: str | None = None, *, text: Path | None = None, json: Json =
     json
         Print one JSON object a line.
     """
-    from twinpool.bench.accuracy import PROSE, accuracy_of, log_probabilities  # noqa: PLC0415 (loads torch)
+    from twinpool.bench.accuracy import PROSE, accuracy_of, log_probabilities  # noqa: PLC0415 (loads numpy)
     from twinpool.checkpoint.tokenizer import Tokenizer  # noqa: PLC0415
     from twinpool.engine.kernels.port import KernelSettings  # noqa: PLC0415
 

@@ -64,7 +64,7 @@ class RayReceiver:
         self._fetch_timeout_s = fetch_timeout_s
         self._identity = identity
         self._events = events
-        self._bytes: Chunk = storage.block_bytes_view().numpy()
+        self._bytes: Chunk = storage.blocks
         self._lock = threading.Lock()
         self._writers: dict[str, str] = {}
         self._arriving: dict[tuple[str, HandoffId], _Arriving] = {}

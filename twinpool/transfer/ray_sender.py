@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import ray
 import ray.exceptions
-import torch
 
 from twinpool.kv.storage import KvStorage
 from twinpool.transfer.handshake import Identity
@@ -94,7 +93,7 @@ class RaySender:
         if first + len(source_blocks) > sending.num_blocks:
             raise ValueError(f"hand-off {handoff} reserved {sending.num_blocks} blocks and has more")
         # Indexing copies: the blocks may be freed before the chunk has gone out.
-        chunk = self._source.block_bytes_view()[torch.tensor(source_blocks)].numpy()
+        chunk = self._source.blocks[list(source_blocks)]
         if self._checksum:
             for index, block in enumerate(source_blocks, first):
                 sending.checksums[index] = self._source.block_checksum(block)
@@ -220,5 +219,5 @@ def connect_ray(
         raise HandoffRefused(answer["error"])
     if answer["incarnation"] != decode:
         raise HandoffRefused(f"incarnation {answer['incarnation']!r} answered for {decode!r}")
-    ray.put(source.block_bytes_view()[:1].numpy())
+    ray.put(source.blocks[:1])
     return RaySender(actor, answer["pair"], decode, source, events, checksum)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from decode_worker.custody import Custody
 from twinpool.config import HandoffConfig
@@ -161,8 +162,8 @@ class DecodeBlocks:
         with self.custody.lock:
             return self.pool.count(Owner.FREE)
 
-    def bytes_of(self, blocks: Sequence[int]) -> torch.Tensor:
-        return self.storage.block_bytes_view()[torch.tensor(blocks, dtype=torch.long)]
+    def bytes_of(self, blocks: Sequence[int]) -> NDArray[np.uint8]:
+        return self.storage.blocks[list(blocks)]
 
 
 def identity(
@@ -180,8 +181,7 @@ def identity(
 def random_storage(layout: KvLayout, num_blocks: int, seed: int = 0) -> KvStorage:
     """A cache with content."""
     storage = KvStorage(layout, num_blocks)
-    generator = torch.Generator().manual_seed(seed)
-    storage.block_bytes_view().random_(0, 256, generator=generator)
+    storage.blocks[:] = np.random.default_rng(seed).integers(0, 256, storage.blocks.shape)
     return storage
 
 

@@ -78,10 +78,10 @@ class DecodeSide:
         assert self._blocks.custody.give_up(handoff) is None
 
     def fill(self, blocks: tuple[int, ...], byte: int) -> None:
-        self._blocks.storage.block_bytes_view()[list(blocks)] = byte
+        self._blocks.storage.blocks[list(blocks)] = byte
 
     def bytes_of(self, blocks: tuple[int, ...]) -> bytes:
-        return self._blocks.bytes_of(blocks).numpy().tobytes()
+        return self._blocks.bytes_of(blocks).tobytes()
 
     def num_free(self) -> int:
         return self._blocks.num_free()

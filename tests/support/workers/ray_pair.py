@@ -65,7 +65,7 @@ class RayPair:
 
     def holds(self, reserved: tuple[int, ...], sent: list[int]) -> bool:
         """Whether reserved blocks hold the bytes of ours."""
-        expected = self.source.block_bytes_view()[sent].numpy().tobytes()
+        expected = self.source.blocks[sent].tobytes()
         return bool(ask(self.actor.bytes_of.remote(reserved)) == expected)
 
     def end(self) -> None:

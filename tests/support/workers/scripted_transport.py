@@ -175,7 +175,7 @@ class ScriptedSender:
         copy_blocks(self._source, source_blocks, self._in_flight, source_blocks)
         planned = self._script.take("push", handoff)
         if planned is not None and planned.fault is Fault.CORRUPT:
-            self._in_flight.block_bytes_view()[source_blocks[0]].bitwise_xor_(1)
+            self._in_flight.blocks[source_blocks[0]] ^= 1
         elif not self._suffers(planned):
             return planned is not None and planned.fault is Fault.DROP
         return self._real.push(handoff, source_blocks, first)

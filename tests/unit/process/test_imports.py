@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from importlib.metadata import requires
+
+from tests.support.loaded import modules_loaded_by
 
 _HEAVY = ("torch", "transformers")
 _NAME = re.compile(r"[\w-]+")
@@ -18,15 +18,7 @@ for name in sys.argv[1:]:
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(package.__path__, name + "."):
         importlib.import_module(module.name)
-print(*sys.modules)
 """
-
-
-def modules_loaded_by(code: str, *arguments: str) -> set[str]:
-    """The modules in a fresh interpreter after it ran some code."""
-    command = [sys.executable, "-c", code, *arguments]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    return set(output.split())
 
 
 def test_router_client_and_command_line_load_neither_torch_nor_transformers() -> None:
@@ -36,16 +28,14 @@ def test_router_client_and_command_line_load_neither_torch_nor_transformers() ->
 
 
 def test_the_command_line_starts_without_grpc_and_ray() -> None:
-    loaded = modules_loaded_by(
-        "import sys, twinpool.cli.app; twinpool.cli.app.build_app(); print(*sys.modules)"
-    )
+    loaded = modules_loaded_by("import twinpool.cli.app; twinpool.cli.app.build_app()")
     assert not loaded.intersection({"grpc", "ray", *_HEAVY})
 
 
 def test_the_package_loads_the_client_only_when_it_is_asked_for() -> None:
-    loaded = modules_loaded_by("import sys, twinpool; print(*sys.modules)")
+    loaded = modules_loaded_by("import twinpool")
     assert not {name for name in loaded if name.startswith("twinpool.")}
-    loaded = modules_loaded_by("import sys; from twinpool import AsyncClient, Client; print(*sys.modules)")
+    loaded = modules_loaded_by("from twinpool import AsyncClient, Client")
     assert "twinpool.client.blocking" in loaded
 
 

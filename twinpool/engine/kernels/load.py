@@ -5,13 +5,9 @@ from __future__ import annotations
 import ctypes
 import logging
 
-import torch
-
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.kernels.native.load import load_native, native_refusal
 from twinpool.engine.kernels.port import KernelSettings, StepKernel
-from twinpool.engine.kernels.torch_cpu.network import TorchKernel
-from twinpool.engine.kernels.torch_cpu.weights import load_weights
 from twinpool.errors import ModelSourceError
 from twinpool.kv.storage import KvStorage
 
@@ -34,6 +30,7 @@ def load_kernel(
         raise ModelSourceError(f"{wanted} cannot be had: {refusal}")
     if settings.kernels == "auto":
         log.warning("computing with torch, several times slower than natively: %s", refusal)
-    torch.set_num_threads(settings.threads if settings.cores is None else settings.cores.share)
-    weights = load_weights(model.weights_file, model.description, storage.tensor.dtype, exact=settings.exact)
-    return TorchKernel(model.description, weights, storage, layers_computed)
+    # Importing torch takes 1.5 s of processor time, which workers that compute natively save.
+    from twinpool.engine.kernels.torch_cpu.load import load_torch  # noqa: PLC0415
+
+    return load_torch(model, storage, settings, layers_computed)

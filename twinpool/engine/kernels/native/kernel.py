@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from twinpool.engine.kernels.cores import SharedCores
@@ -111,15 +110,15 @@ class NativeKernel:
             embedding=embedding,
             output=embedding if model.tied_output else image.matrix(Part.OUTPUT),
             layers=layers,
-            cache=storage.tensor.data_ptr(),
+            cache=storage.blocks.ctypes.data,
         )
 
     def _layer(self, model: ModelDescription, image: Image, number: int) -> Layer:
         layer = model.layers[number]
         attention = layer.attention
         if attention not in self._frequencies:
-            exponents = torch.arange(0, attention.head_dim, 2, dtype=torch.int64).float() / attention.head_dim
-            self._frequencies[attention] = (1.0 / attention.rope.theta**exponents).numpy()
+            exponents = np.arange(0, attention.head_dim, 2) / attention.head_dim
+            self._frequencies[attention] = (attention.rope.theta**-exponents).astype(np.float32)
         return Layer(
             attention_norm=image.vector(Part.ATTENTION_NORM, number),
             mlp_norm=image.vector(Part.MLP_NORM, number),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ STRIP = 16
 GROUP = 32
 """Neighbouring inputs whose codes share a scale and a minimum."""
 
+Weights = Literal["float32", "bf16", "int8", "int4", "auto"]
+"""What matrices are to be stored as; `auto` as they were rounded before."""
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 

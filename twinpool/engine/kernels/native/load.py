@@ -12,10 +12,9 @@ from typing import BinaryIO, cast
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.kernels.native.image import REVISION, Image, write_image
 from twinpool.engine.kernels.native.kernel import NativeKernel
+from twinpool.engine.kernels.native.layout import Weights
 from twinpool.engine.kernels.native.library import native_library
-from twinpool.engine.kernels.native.packing import Weights, parts_of
 from twinpool.engine.kernels.port import KernelSettings
-from twinpool.engine.kernels.tensor_file import open_tensors
 from twinpool.engine.models.description import ModelDescription
 from twinpool.errors import ModelSourceError
 from twinpool.kv.storage import KvStorage
@@ -78,6 +77,10 @@ def _image_file(model: PreparedModel, weights: Weights) -> BinaryIO:
 
 
 def _write(file: BinaryIO, model: PreparedModel, weights: Weights) -> None:
+    # These load torch, which only the first start needs.
+    from twinpool.engine.kernels.native.packing import parts_of  # noqa: PLC0415
+    from twinpool.engine.kernels.tensor_file import open_tensors  # noqa: PLC0415
+
     try:
         with open_tensors(model.weights_file, model.description) as tensors:
             write_image(file, parts_of(model.description, tensors, weights))

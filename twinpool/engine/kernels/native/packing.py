@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from twinpool.engine.kernels.native.layout import (
     Codes,
     Floats,
     Format,
+    Weights,
     interleave,
     pack_codes,
     pack_floats,
@@ -21,7 +21,6 @@ from twinpool.engine.kernels.native.layout import (
 from twinpool.engine.kernels.tensor_file import TensorFile
 from twinpool.engine.models.description import ModelDescription, Role
 
-Weights = Literal["float32", "bf16", "int8", "int4", "auto"]
 _QKV = (Role.QUERY, Role.KEY, Role.VALUE)
 _QKV_BIASES = (Role.QUERY_BIAS, Role.KEY_BIAS, Role.VALUE_BIAS)
 

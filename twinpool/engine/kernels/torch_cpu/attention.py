@@ -10,6 +10,7 @@ from torch import Tensor
 
 from twinpool.engine.kernels.port import Segment, fresh_blocks
 from twinpool.engine.kernels.torch_cpu.attention_plan import Chunk, DecodeGroup, StepPlan, StepPlanner
+from twinpool.engine.kernels.torch_cpu.cache_tensor import cache_tensor
 from twinpool.kv.storage import KvStorage
 
 _QUERY_TILE = 64
@@ -30,11 +31,12 @@ class TorchAttention:
     """
 
     def __init__(self, storage: KvStorage) -> None:
-        layout, dtype = storage.layout, storage.tensor.dtype
+        layout, tensor = storage.layout, cache_tensor(storage)
+        dtype = tensor.dtype
         self._storage = storage
         self._planner = StepPlanner(layout, dtype)
-        self._slots = storage.tensor.view(-1, layout.head_dim)
-        self._runs = storage.tensor.view(-1, layout.block_size * layout.head_dim)
+        self._slots = tensor.view(-1, layout.head_dim)
+        self._runs = tensor.view(-1, layout.block_size * layout.head_dim)
         self._buffer = torch.empty(0, dtype=dtype)
         self._scale = 1.0 / math.sqrt(layout.head_dim)
         self._causal = torch.full((_QUERY_TILE, _QUERY_TILE), -math.inf, dtype=dtype).triu_(1).unsqueeze(1)
