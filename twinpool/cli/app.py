@@ -44,8 +44,9 @@ _SUMMARIES = {
 }
 
 _MEASUREMENTS = {
-    "engine": "Measure an engine alone, in tokens a second.",
-    "accuracy": "Compare formats of weights with float32.",
+    "bench:engine": "Measure an engine alone, in tokens a second.",
+    "bench:accuracy": "Compare formats of weights with float32.",
+    "bench_serve:serve": "Send load to a running server, and measure what its clients see.",
 }
 
 _DASH_HINT = (
@@ -66,9 +67,9 @@ def build_app() -> App:
     )
     for name, path in _COMMANDS.items():
         app.command(f"twinpool.cli.{path}", name=name, help=_SUMMARIES[name])
-    bench = App(name="bench", help="Measure this machine: speed and accuracy of its engine.")
-    for name, summary in _MEASUREMENTS.items():
-        bench.command(f"twinpool.cli.bench:{name}", name=name, help=summary)
+    bench = App(name="bench", help="Measure: an engine's speed and accuracy here, a server under load.")
+    for path, summary in _MEASUREMENTS.items():
+        bench.command(f"twinpool.cli.{path}", name=path.partition(":")[2], help=summary)
     app.command(bench)
     return app
 

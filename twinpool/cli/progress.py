@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TaskID,
@@ -38,6 +39,20 @@ def shown_steps() -> Iterator[Steps]:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         yield _Bar(progress)
+
+
+@contextmanager
+def shown_count(total: int, of: str, *, shows: bool = True) -> Iterator[Callable[[], object]]:
+    """Call what it yields at each of so many; nothing is shown where there is no terminal, or on wish."""
+    console = Console(stderr=True)
+    if not shows or not console.is_terminal:
+        yield lambda: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Drawn seldom: whoever counts may be measuring.
+    with Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress:
+        task = progress.add_task(of, total=total)
+        yield lambda: progress.advance(task)
 
 
 class _Bar:

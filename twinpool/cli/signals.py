@@ -6,6 +6,7 @@ on that it has started anything.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -53,6 +54,17 @@ def stop_signals() -> Iterator[StopSignals]:
 def interrupting() -> Iterator[None]:
     """While it lasts, each of them raises KeyboardInterrupt, as Ctrl-C does."""
     with _handled_by(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def cancelling() -> Iterator[None]:
+    """While it lasts, each of them cancels the task that is running now, at a turn of its loop.
+
+    An exception that a handler raised would come amid whatever the loop is doing, and may be lost there.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    with _handled_by(lambda *_: loop.call_soon_threadsafe(task.cancel) if task else None):
         yield
 
 
