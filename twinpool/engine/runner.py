@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Self
 
 from twinpool.checkpoint.prepared import PreparedModel
-from twinpool.engine import sampler
 from twinpool.engine.batch import DecodeRow, PrefillChunk, SamplingRow
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.kernels.load import load_kernel
@@ -71,8 +70,8 @@ class Engine:
         batch = [rows[index] for index in order]
         segments = [Segment(1, row.position + 1, row.block_table) for row in batch]
         logits = self.kernel.step([row.token_id for row in batch], segments, range(len(batch)))
-        tokens = dict(zip(order, sampler.sample(logits, [row.sample for row in batch]), strict=True))
-        return [tokens[index] for index in range(len(rows))]
+        tokens = dict(zip(order, self.kernel.draw(logits, [row.sample for row in batch]), strict=True))
+        return [Token(tokens[index]) for index in range(len(rows))]
 
     def warm_up(self) -> None:
         """Run prefill and decode steps on the first blocks, which must be free; no result is kept.
@@ -101,5 +100,5 @@ class Engine:
             if row is not None:
                 wanted.append(row)
                 ends.append(end - 1)
-        tokens = iter(sampler.sample(self.kernel.step(token_ids, segments, ends), wanted))
-        return [None if row is None else next(tokens) for row in samples]
+        tokens = iter(self.kernel.draw(self.kernel.step(token_ids, segments, ends), wanted))
+        return [None if row is None else Token(next(tokens)) for row in samples]

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from twinpool.engine.batch import SamplingRow
 from twinpool.engine.kernels.cores import SharedCores
 
 
@@ -86,5 +87,14 @@ class StepKernel(Protocol):
 
         token_ids: flat, segment after segment. logit_rows: those whose logits are wanted, ascending.
         Returns `[len(logit_rows), vocab_size]`, never rounded below float32, whatever the weights' format is.
+        """
+        ...
+
+    def draw(self, logits: NDArray[np.float32], rows: Sequence[SamplingRow]) -> list[int]:
+        """Draw one token per row of logits `[len(rows), vocab_size]`, as `twinpool.engine.draw` defines it.
+
+        Temperature 0 takes the most likely token, among equals the one of lowest id. A row's token depends on
+        its own logits, parameters, choice and position alone, never on other rows.
+        Raises ValueError where none of a row's logits is a number.
         """
         ...

@@ -9,10 +9,11 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from twinpool.engine.batch import SamplingRow
 from twinpool.engine.kernels.cores import SharedCores
 from twinpool.engine.kernels.native.image import REVISION, Image, Part
 from twinpool.engine.kernels.native.layout import Format
-from twinpool.engine.kernels.native.library import Cores, Layer, Library, Model
+from twinpool.engine.kernels.native.library import Cores, Draw, Layer, Library, Model
 from twinpool.engine.kernels.port import KernelFacts, Segment, fresh_blocks
 from twinpool.engine.models.description import Attention, ModelDescription
 from twinpool.kv.storage import KvStorage
@@ -92,6 +93,18 @@ class NativeKernel:
         if failed:
             raise MemoryError(f"no memory for a step of {len(tokens)} rows")
         return logits
+
+    def draw(self, logits: NDArray[np.float32], rows: Sequence[SamplingRow]) -> list[int]:
+        """See StepKernel."""
+        draws = (Draw * len(rows))(*map(Draw.of, rows))
+        logits = np.ascontiguousarray(logits)
+        tokens = np.empty(len(rows), dtype=np.int32)
+        size = logits.shape[1]
+        if self._library.sample(self._engine, len(rows), size, logits.ctypes.data, draws, tokens.ctypes.data):
+            raise MemoryError(f"no memory to draw {len(rows)} tokens")
+        if (tokens < 0).any():
+            raise ValueError("no logit is a number")
+        return [int(token) for token in tokens]
 
     def _described(self, model: ModelDescription, image: Image, storage: KvStorage) -> Model:
         layers = (Layer * model.num_layers)(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Self
+
+from twinpool.engine.batch import SamplingRow
 
 log = logging.getLogger(__name__)
 _BUILDS = Path(__file__).parent / "builds"
@@ -80,6 +83,35 @@ class Model(Structure):
     ]
 
 
+class Draw(Structure):
+    """tp_draw."""
+
+    _fields_ = [
+        ("seed", c_uint64),
+        ("choice", c_uint64),
+        ("position", c_uint64),
+        ("temperature", c_double),
+        ("top_p", c_double),
+        ("min_p", c_double),
+        ("top_k", c_int32),
+        ("reserved", c_int32),
+    ]
+
+    @classmethod
+    def of(cls, row: SamplingRow) -> Self:
+        """A row's draw."""
+        params = row.params
+        return cls(
+            seed=params.seed,
+            choice=row.choice_index,
+            position=row.position,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            top_k=params.top_k,
+        )
+
+
 class Library:
     """One build, loaded; calls let go of the GIL. variant: its instruction set."""
 
@@ -96,6 +128,8 @@ class Library:
         self.close.argtypes, self.close.restype = [c_void_p], None
         self.step = library.tp_step
         self.step.argtypes = [c_void_p, c_int, c_void_p, c_int, c_void_p, c_void_p, c_int, c_void_p, c_void_p]
+        self.sample = library.tp_sample
+        self.sample.argtypes = [c_void_p, c_int, c_int, c_void_p, POINTER(Draw), c_void_p]
         self.product = library.tp_product
         self.product.argtypes = [POINTER(Matrix), c_int, c_void_p, c_void_p, c_int]
 

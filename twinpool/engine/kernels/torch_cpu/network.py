@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from twinpool.engine.batch import SamplingRow
+from twinpool.engine.draw import draw_token
 from twinpool.engine.kernels.port import KernelFacts, Segment
 from twinpool.engine.kernels.torch_cpu.attention import TorchAttention
 from twinpool.engine.kernels.torch_cpu.attention_plan import StepPlan
@@ -61,6 +63,10 @@ class TorchKernel:
             hidden.add_(_mlp(layer.mlp, weights, _norm(hidden, weights.mlp_norm, layer.norm_eps)))
             self._layers_computed.value += 1
         return self._logits(hidden, logit_rows)
+
+    def draw(self, logits: NDArray[np.float32], rows: Sequence[SamplingRow]) -> list[int]:
+        """See StepKernel."""
+        return [draw_token(values, row) for values, row in zip(logits, rows, strict=True)]
 
     def _attend(
         self,

@@ -14,6 +14,7 @@
 
 #include "attention.h"
 #include "matrix.h"
+#include "sampling.h"
 #include "threads.h"
 
 namespace {
@@ -52,6 +53,8 @@ struct tp_engine {
   Tile *tiles;
   char *scratch;          // one part for each thread
   int64_t scratch_bytes;  // of a part
+  char *draws;            // the same for drawing tokens
+  int64_t draw_bytes;
 
   int num_rows, num_tiles;
   const int32_t *tables;
@@ -359,6 +362,21 @@ void compute_layer(tp_engine *e, int number, int num_wanted, const int32_t *want
   __atomic_fetch_add(e->model.layers_computed, 1, __ATOMIC_RELAXED);
 }
 
+struct Draws {
+  const tp_engine *e;
+  int vocab_size;
+  const float *logits;
+  const tp_draw *draws;
+  int32_t *tokens;
+};
+
+void draw_part(void *what, int first, int end, int thread) {
+  const Draws &j = *static_cast<const Draws *>(what);
+  for (int row = first; row < end; ++row)
+    j.tokens[row] = draw_token(j.draws[row], j.logits + (int64_t)row * j.vocab_size, j.vocab_size,
+                               j.e->draws + j.e->draw_bytes * thread);
+}
+
 }  // namespace
 
 tp_engine *tp_open(const tp_model *model, int num_threads) {
@@ -386,7 +404,7 @@ tp_engine *tp_open(const tp_model *model, int num_threads) {
 
 void tp_close(tp_engine *e) {
   if (e->team) team_close(e->team);
-  void *memory[] = {e->hidden, e->normed, e->mixed, e->qkv, e->turns, e->scales, e->sums, e->codes, e->rows, e->tiles, e->scratch};
+  void *memory[] = {e->hidden, e->normed, e->mixed, e->qkv, e->turns, e->scales, e->sums, e->codes, e->rows, e->tiles, e->scratch, e->draws};
   for (void *each : memory) free(each);
   free(e);
 }
@@ -404,6 +422,20 @@ int tp_step(tp_engine *e, int num_rows, const int32_t *token_ids, int num_segmen
   for (int layer = 0; layer < m.num_layers; ++layer) compute_layer(e, layer, num_logits, logit_rows);
   run_norm(e, e->hidden, num_logits, m.final_norm, m.norm_eps, m.output);
   run_product(e, m.output, e->normed, num_logits, logits, m.vocab_size, nullptr, Then::STORE);
+  free_cores(e);
+  return 0;
+}
+
+int tp_sample(tp_engine *e, int num_rows, int vocab_size, const float *logits, const tp_draw *draws, int32_t *tokens) {
+  int64_t bytes = draw_scratch(vocab_size);
+  if (bytes > e->draw_bytes) {
+    e->draw_bytes = 0;
+    if (!allocate(e->draws, bytes * team_size(e->team))) return -1;
+    e->draw_bytes = bytes;
+  }
+  Draws job{e, vocab_size, logits, draws, tokens};
+  share_cores(e);
+  team_run(e->team, num_rows, 1, draw_part, &job);
   free_cores(e);
   return 0;
 }

@@ -91,6 +91,18 @@ typedef struct {
   int32_t table;
 } tp_segment;
 
+// How one row's token is drawn: by twinpool/engine/draw.py, whose parameters these are.
+typedef struct {
+  uint64_t seed;
+  uint64_t choice;
+  uint64_t position;
+  double temperature;  // 0: the likeliest token
+  double top_p;
+  double min_p;
+  int32_t top_k;  // 0: all
+  int32_t reserved;
+} tp_draw;
+
 typedef struct tp_engine tp_engine;
 
 // Whether this library's instructions are this processor's.
@@ -108,6 +120,11 @@ TP_API int tp_threads(const tp_engine *engine);
 TP_API int tp_step(tp_engine *engine, int num_rows, const int32_t *token_ids, int num_segments,
             const tp_segment *segments, const int32_t *tables, int num_logits, const int32_t *logit_rows,
             float *logits);
+
+// Draws a token for each row of logits [num_rows, vocab_size]; -1 for one without a number.
+// Returns 0, or -1 where memory is short. One call at a time, steps included.
+TP_API int tp_sample(tp_engine *engine, int num_rows, int vocab_size, const float *logits, const tp_draw *draws,
+                     int32_t *tokens);
 
 // out[row, :] = matrix x[row, :] for x [num_rows, inputs]: for tests of one product. Returns as tp_step.
 TP_API int tp_product(const tp_matrix *matrix, int num_rows, const float *x, float *out, int num_threads);
