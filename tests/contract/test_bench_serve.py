@@ -197,15 +197,23 @@ def test_a_refusal_over_http_is_told_in_the_servers_words(openai: OpenAiServer, 
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "complaint"),
+    ("options", "complaint"),
     [
-        (["--port", "1"], Exit.UNAVAILABLE, "no connection to the server"),
-        (["--port", "1", "--model", "m", "--dataset-name", "text"], Exit.USAGE, "needs tokenizer"),
-        (["--tokenizer", "/none"], Exit.USAGE, "tokenizer: cannot read /none"),
+        ([], "model must be named: the server lists none"),
+        (["--model", "m", "--dataset-name", "text"], "needs tokenizer"),
+        (["--tokenizer", "/none"], "tokenizer: cannot read /none"),
     ],
 )
 def test_over_http_too_what_cannot_work_is_said(
-    options: list[str], code: Exit, complaint: str, capsys: Capture
+    openai: OpenAiServer, options: list[str], complaint: str, capsys: Capture
 ) -> None:
-    assert main(["bench", "serve", "--backend", "openai", *options]) == code
+    openai.status = 404
+    assert main(["bench", "serve", "--backend", "openai", "--base-url", openai.url, *options]) == Exit.USAGE
     assert complaint in capsys.readouterr().err
+    assert openai.asked == []
+
+
+@pytest.mark.parametrize("options", [[], ["--model", "m"]])
+def test_nobody_over_http_is_said_once(options: list[str], capsys: Capture) -> None:
+    assert main(["bench", "serve", "--backend", "openai", "--port", "1", *options]) == Exit.UNAVAILABLE
+    assert "no connection to the server" in capsys.readouterr().err

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -13,6 +15,8 @@ import pytest
 from tests.support.faults.plans import Point
 from tests.support.system.running import RunningSystem, StartSystem, quiesce
 from tests.support.system.watched import WatchedSystem, start_watched
+from twinpool.cli.app import main
+from twinpool.cli.exits import Exit
 from twinpool.client import Options
 from twinpool.errors import DeadlineExceeded
 from twinpool.types import FinishReason
@@ -128,6 +132,26 @@ def test_phases_sum_to_the_time_the_client_measured(system: RunningSystem) -> No
     # The rest is two trips over the socket.
     assert min(*rests_s, *first_rests_s) >= 0
     assert max(median(rests_s), median(first_rests_s)) < REST * median(wholes_s)
+
+
+def test_a_benchmark_sees_what_the_server_counts(system: RunningSystem, tmp_path: Path) -> None:
+    def generated() -> float:
+        return system.metrics()["twinpool_generation_tokens_total"]
+
+    before, file, report = generated(), tmp_path / "result.json", tmp_path / "report.html"
+    options = (
+        "--dataset-name text --input-len 40 --output-len 6 --num-prompts 5 --request-rate 50 --ignore-eos"
+    )
+    command = ["bench", "serve", "--target", str(system.system.inference), *options.split()]
+    assert (
+        main([*command, "--save-result", str(file), "--save-detailed", "--report", str(report)]) == Exit.DONE
+    )
+    result = json.loads(file.read_text())
+    assert (result["completed"], result["failed"]) == (5, 0)
+    assert (result["input_lens"], result["output_lens"]) == ([40] * 5, [6] * 5)
+    assert result["total_output_tokens"] == generated() - before == 30
+    assert all(ttft > 0 for ttft in result["ttfts"])
+    assert "handoff" in report.read_text()
 
 
 def test_every_deadline_that_passes_is_counted_under_load_too(system: RunningSystem) -> None:

@@ -40,17 +40,15 @@ async def http_client(base_url: str, timeout_s: float) -> AsyncIterator[httpx2.A
         yield client
 
 
-async def first_model(client: httpx2.AsyncClient) -> str:
-    """The first model that the server lists. Raises TwinpoolError."""
+async def first_model(client: httpx2.AsyncClient) -> str | None:
+    """The first model that the server lists, if it lists any. Raises ServerUnreachable."""
     try:
         response = await client.get("/v1/models")
-        if not response.is_success:
-            raise _refusal(response.status_code, response.text)
-        return str(response.json()["data"][0]["id"])
+        return str(response.json()["data"][0]["id"]) if response.is_success else None
     except httpx2.HTTPError as error:
         raise _unreachable(error) from error
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise InternalError(f"the server lists no model, name one with --model: {error!r}") from error
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

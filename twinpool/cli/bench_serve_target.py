@@ -73,7 +73,11 @@ async def _to_openai(
         ) from None
 
     async with openai_sender.http_client(server.url, server.timeout) as client:
-        model = server.model or await openai_sender.first_model(client)
+        # Asked in any case: nobody there is told of once, and the first request that counts finds all loaded.
+        listed = await openai_sender.first_model(client)
+        model = server.model or listed
+        if model is None:
+            raise ConfigError("model must be named: the server lists none")
         asked: dict[str, Any] = {
             "model": model,
             "temperature": traffic.temperature,
