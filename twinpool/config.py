@@ -11,6 +11,7 @@ from twinpool.types import Pool
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DTYPES = ("auto", "bfloat16", "float32")
+KV_DTYPES = ("auto", "int8")
 WEIGHTS = ("auto", "bf16", "int8", "int4")
 KERNELS = ("auto", "native", "torch")
 TRANSPORTS = ("auto", "shm", "ray")
@@ -32,6 +33,8 @@ class EngineConfig:
 
     dtype: str = "auto"
     """Format of the cache: bfloat16, float32 (of weights and arithmetic, too), or auto: what is faster."""
+    kv_dtype: str = "auto"
+    """Format of the cache alone: int8, half of bfloat16's memory (native kernels), or auto: as dtype says."""
     weights: str = "auto"
     """Format of the weights: bf16, int8, int4, or auto: the model's own if it is narrow, else int8."""
     kernels: str = "auto"
@@ -51,12 +54,16 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _require(self.dtype in DTYPES, f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        for name, known in (("weights", WEIGHTS), ("kernels", KERNELS)):
-            value = getattr(self, name)
-            _require(value in known, f"{name} must be one of {', '.join(known)}, not {value!r}")
+        for name, known in (("kv_dtype", KV_DTYPES), ("weights", WEIGHTS), ("kernels", KERNELS)):
+            value, flag = getattr(self, name), name.replace("_", "-")
+            _require(value in known, f"{flag} must be one of {', '.join(known)}, not {value!r}")
         _require(
             self.dtype != "float32" or self.weights == "auto",
             f"weights cannot be {self.weights} where dtype is float32, which is of weights, too",
+        )
+        _require(
+            self.kv_dtype == "auto" or (self.dtype != "float32" and self.kernels != "torch"),
+            f"kv-dtype {self.kv_dtype} needs native kernels and another dtype than float32",
         )
         _require(
             self.kernels != "torch" or self.weights in ("auto", "bf16"),

@@ -65,14 +65,17 @@ def test_a_decode_row_is_bit_identical_alone_and_in_a_batch(
         assert torch.equal(decode_step(engine, [length])[0], logits)
 
 
-@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize(
+    ("weights", "cache"),
+    [("bf16", "bfloat16"), ("int8", "bfloat16"), ("int4", "bfloat16"), ("bf16", "int8"), ("int4", "int8")],
+)
 def test_native_rows_are_bit_identical_however_a_sequence_is_cut(
-    prepared: PreparedModel, weights: str, threads: int
+    prepared: PreparedModel, weights: str, cache: str, threads: int
 ) -> None:
     """Once a sequence's cache holds the same bytes, whatever follows is the same, too."""
     ids, cuts = prompt(90), [17, 18, 19, 60, 90]
     engine = load_engine(
-        prepared, block_size=16, dtype="bfloat16", kernels="native", weights=weights, threads=threads
+        prepared, block_size=16, dtype=cache, kernels="native", weights=weights, threads=threads
     )
     whole = Sequences(engine).step([(ids, 0, range(6))])[0]
     pieces, others = [], (prompt(50), 0, range(12, 16))

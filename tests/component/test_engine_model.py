@@ -174,3 +174,17 @@ def test_bfloat16_tells_logits_apart_that_it_would_round_to_the_same(tmp_path: P
     assert logits[-1].bfloat16()[0] == logits[-1].bfloat16()[best]
     sample = SamplingRow(SamplingParams(max_tokens=1, temperature=0.0), 0, 12)
     assert engine.prefill([PrefillChunk(ids, 0, scattered(3), sample)]) == [Token(best)]
+
+
+def test_a_cache_in_int8_changes_logits_by_little_more_than_one_in_bfloat16(tmp_path: Path) -> None:
+    prepared = prepare(random_model(SHAPES["grouped-query"]), tmp_path)
+    ids = tokens(37)
+
+    def logits_of(dtype: str) -> Tensor:
+        engine = load_engine(prepared, dtype=dtype, kernels="native", weights="bf16")
+        return Sequences(engine).step([(ids, 0, scattered(10))])[0]
+
+    exact = reference_logits(random_model(SHAPES["grouped-query"]), ids)
+    far, near = (float((logits_of(dtype) - exact).abs().mean()) for dtype in ("int8", "bfloat16"))
+    assert 0.5 * near < far < 3 * near
+    assert far < 0.02 * float(exact.std())

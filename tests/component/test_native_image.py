@@ -86,11 +86,11 @@ def test_where_no_file_can_be_written_a_worker_has_its_own_copy(
     assert images(prepared) == []
 
 
-@pytest.mark.parametrize("settings", [{"kernels": "native"}, {"weights": "int8"}])
+@pytest.mark.parametrize("settings", [{"kernels": "native"}, {"weights": "int8"}, {"dtype": "int8"}])
 def test_what_native_kernels_alone_can_do_is_refused_where_there_are_none(
     prepared: PreparedModel, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     monkeypatch.setattr("twinpool.engine.kernels.native.load.native_library", lambda: None)
     with pytest.raises(ModelSourceError, match="no native kernels are built for this processor"):
-        load_engine(prepared, dtype="bfloat16", **settings)
+        load_engine(prepared, **{"dtype": "bfloat16", **settings})
     assert load_engine(prepared, dtype="bfloat16").kernel.facts.name == "torch"

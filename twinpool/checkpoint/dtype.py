@@ -12,12 +12,14 @@ from twinpool.engine.kernels.native.library import native_library
 _LINUX_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
-def resolve_dtype(dtype: str, kernels: str = "auto") -> str:
-    """The format of a cache meant by `auto` here; any other name is returned unchanged.
+def resolve_dtype(dtype: str, kernels: str = "auto", kv_dtype: str = "auto") -> str:
+    """The format of a cache meant here: kv_dtype, if that is not `auto`, else dtype, if that is not.
 
     bfloat16 for native kernels, and for torch where the CPU has instructions for it; elsewhere torch emulates
     it, and is slower than with float32. kernels: see `EngineConfig`.
     """
+    if kv_dtype != "auto":
+        return kv_dtype
     if dtype != "auto":
         return dtype
     native = kernels != "torch" and native_library() is not None

@@ -19,6 +19,15 @@ from twinpool.prepare.pull import pull
 
 Json = Annotated[bool, Parameter(negative=())]
 _TEXT_TOKENS = 600
+_COMPARED = (
+    ("bf16", "bfloat16"),
+    ("bf16", "int8"),
+    ("int8", "bfloat16"),
+    ("int4", "bfloat16"),
+    ("auto", "bfloat16"),
+    ("auto", "int8"),
+)
+"""Formats of weights and cache."""
 
 
 @Parameter(name="*")
@@ -30,6 +39,8 @@ class Computing:
     """Threads to compute with; by default as many as there are CPUs to use."""
     dtype: str | None = None
     """Format of the cache: auto, bfloat16 or float32."""
+    kv_dtype: str | None = None
+    """Format of the cache alone: auto (as dtype) or int8."""
     weights: str | None = None
     """Format of the weights: auto, bf16, int8 or int4."""
     kernels: str | None = None
@@ -72,7 +83,7 @@ def engine(
     settings = _settings(model, asdict(computing))
     bench = EngineBench(
         _prepared(settings),
-        resolve_dtype(settings.engine.dtype, settings.engine.kernels),
+        resolve_dtype(settings.engine.dtype, settings.engine.kernels, settings.engine.kv_dtype),
         KernelSettings(
             weights=settings.engine.weights,
             kernels=settings.engine.kernels,
@@ -102,7 +113,7 @@ def engine(
 
 
 def accuracy(model: str | None = None, *, text: Path | None = None, json: Json = False) -> None:
-    """Compare each format of weights with float32: divergence, agreement of the likeliest token, perplexity.
+    """Compare formats of weights and cache with float32: divergence, agreement of the best token, perplexity.
 
     Parameters
     ----------
@@ -125,9 +136,9 @@ def accuracy(model: str | None = None, *, text: Path | None = None, json: Json =
     threads = usable_cpus()
     name, reference = log_probabilities(prepared, "float32", KernelSettings(threads=threads), token_ids)
     found = [accuracy_of(name, reference, reference, token_ids)]
-    for weights in ("bf16", "int8", "int4", "auto"):
+    for weights, cache in _COMPARED:
         how = KernelSettings(weights=weights, threads=threads)
-        name, ours = log_probabilities(prepared, "bfloat16", how, token_ids)
+        name, ours = log_probabilities(prepared, cache, how, token_ids)
         found.append(accuracy_of(f"--weights {weights}: {name}", ours, reference, token_ids))
     for each in found:
         print(

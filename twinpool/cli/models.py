@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -33,16 +34,28 @@ def pull(model: str | None = None, *, cache_dir: Path | None = None) -> None:
     print(folder)
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Formats:
+    """What numbers are stored as."""
+
+    dtype: str | None = None
+    """Format of the cache: auto, bfloat16 or float32."""
+    kv_dtype: str | None = None
+    """Format of the cache alone: auto (as dtype) or int8."""
+    weights: str | None = None
+    """Format of the weights: auto (at most int8), bf16, int8 or int4."""
+
+
 def estimate(
     model: str | None = None,
     *,
     context: int | None = None,
     requests: int = 1,
-    dtype: str | None = None,
-    weights: str | None = None,
     kv_memory_mib: int | None = None,
     cache_dir: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
+    formats: Formats = Formats(),
 ) -> None:
     """Tell how much memory a model's weights and cache take, and how many requests fit.
 
@@ -54,10 +67,6 @@ def estimate(
         Tokens of one request, prompt and answer together; by default the longest the model takes.
     requests
         Requests served at once.
-    dtype
-        Format of the cache: auto, bfloat16 or float32.
-    weights
-        Format of the weights: auto (at most int8), bf16, int8 or int4.
     kv_memory_mib
         Memory for the cache of each worker, in MiB.
     cache_dir
@@ -68,8 +77,7 @@ def estimate(
     settings = load_config(
         {
             "model": model,
-            "dtype": dtype,
-            "weights": weights,
+            **asdict(formats),
             "kv_memory_mib": kv_memory_mib,
             "cache_dir": cache_dir,
         }
@@ -81,7 +89,7 @@ def estimate(
     engine = settings.engine
     memory = MemoryEstimate(
         description,
-        resolve_dtype(engine.dtype, engine.kernels),
+        resolve_dtype(engine.dtype, engine.kernels, engine.kv_dtype),
         most_weights(engine.weights, engine.kernels),
     )
     need = need_of(memory, settings, num_tokens, requests)

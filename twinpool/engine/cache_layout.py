@@ -7,7 +7,7 @@ from twinpool.kv.layout import KvLayout
 
 
 def cache_layout(model: ModelDescription, *, block_size: int, dtype: str) -> KvLayout:
-    """The cache layout of a model; dtype is float32 or bfloat16, of weights and cache alike."""
+    """The cache layout of a model; dtype is the cache's."""
     attention = model.layers[0].attention
     return KvLayout(
         num_layers=model.num_layers,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from twinpool.kv.blocks import blocks_for
 
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+_ROW_BYTES: Mapping[str, Callable[[int], int]] = {
+    "float32": lambda head_dim: 4 * head_dim,
+    "bfloat16": lambda head_dim: 2 * head_dim,
+    "int8": lambda head_dim: head_dim + 4,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +24,7 @@ class KvLayout:
         [layer 0 K | layer 0 V | layer 1 K | ...] [layer 0 K | ...
          K or V: num_kv_heads x block_size x head_dim
 
-    dtype: float32 or bfloat16.
+    dtype: float32, bfloat16 or int8; then a token's head_dim codes are followed by their scale in float32.
     """
 
     num_layers: int
@@ -29,8 +34,8 @@ class KvLayout:
     dtype: str
 
     def __post_init__(self) -> None:
-        if self.dtype not in ELEMENT_BYTES:
-            raise ValueError(f"a cache holds {' or '.join(ELEMENT_BYTES)}, not {self.dtype!r}")
+        if self.dtype not in _ROW_BYTES:
+            raise ValueError(f"a cache holds {' or '.join(_ROW_BYTES)}, not {self.dtype!r}")
         for name in ("num_layers", "num_kv_heads", "head_dim", "block_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -38,7 +43,7 @@ class KvLayout:
     @property
     def token_bytes(self) -> int:
         """Bytes that one token's keys and values take, over all layers."""
-        return self.num_layers * 2 * self.num_kv_heads * self.head_dim * ELEMENT_BYTES[self.dtype]
+        return self.num_layers * 2 * self.num_kv_heads * _ROW_BYTES[self.dtype](self.head_dim)
 
     @property
     def block_bytes(self) -> int:

@@ -69,7 +69,7 @@ class ServingSystem:
         self._cluster = cluster
         self._model = model
         self._steps = steps
-        dtype = resolve_dtype(config.engine.dtype, config.engine.kernels)
+        dtype = resolve_dtype(config.engine.dtype, config.engine.kernels, config.engine.kv_dtype)
         card = ModelCard(
             name=model.name,
             max_context_tokens=model.description.max_context_tokens,

@@ -22,7 +22,6 @@ from twinpool.checkpoint.manifest import WEIGHTS_FILE, Manifest
 from twinpool.checkpoint.prepared import PreparedModel
 from twinpool.engine.cache_layout import cache_layout
 from twinpool.engine.kernels.port import KernelSettings, Segment
-from twinpool.engine.kernels.torch_cpu.cache_tensor import cache_tensor
 from twinpool.engine.models.registry import describe_model
 from twinpool.engine.runner import Engine
 from twinpool.kv.storage import KvStorage
@@ -111,7 +110,7 @@ def load_engine(
     """
     layout = cache_layout(prepared.description, block_size=block_size, dtype=dtype)
     storage = KvStorage(layout, NUM_BLOCKS)
-    cache_tensor(storage).fill_(torch.nan)
+    storage.blocks[:] = 0xFF  # NaN in floating-point formats, and in the scales of int8
     return Engine.load(prepared, storage, KernelSettings(**settings))
 
 

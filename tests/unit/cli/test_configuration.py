@@ -14,6 +14,7 @@ from twinpool.config import ConfigError, EngineConfig, HandoffConfig, RouterConf
 
 _OTHER_VALUES: Mapping[str, str] = {
     "dtype": "float32",
+    "kv_dtype": "int8",
     "weights": "int8",
     "kernels": "native",
     "transport": "ray",
@@ -131,6 +132,9 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"TWINPOOL_OVERTAKE_S": "soon"}, "TWINPOOL_OVERTAKE_S must be a number"),
         ({"TWINPOOL_PORT": "70000"}, "port must be 0 to 65535"),
         ({"TWINPOOL_DTYPE": "int4"}, "dtype must be one of auto, bfloat16, float32"),
+        ({"TWINPOOL_KV_DTYPE": "int4"}, "kv-dtype must be one of auto, int8"),
+        ({"TWINPOOL_KV_DTYPE": "int8", "TWINPOOL_DTYPE": "float32"}, "kv-dtype int8 needs native kernels"),
+        ({"TWINPOOL_KV_DTYPE": "int8", "TWINPOOL_KERNELS": "torch"}, "kv-dtype int8 needs native kernels"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(environment: dict[str, str], complaint: str) -> None:

@@ -24,6 +24,7 @@ def test_sizes() -> None:
     assert layout().token_bytes == 30 * 2 * 3 * 64 * 2
     assert layout().block_bytes == 16 * layout().token_bytes
     assert layout(dtype="float32").block_bytes == 2 * layout().block_bytes
+    assert layout(dtype="int8").token_bytes == 30 * 2 * 3 * (64 + 4)
 
 
 def test_blocks_that_fit_a_budget() -> None:

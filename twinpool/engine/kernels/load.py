@@ -25,8 +25,8 @@ def load_kernel(
     refusal = "torch is asked for" if settings.kernels == "torch" else native_refusal(model.description)
     if refusal is None:
         return load_native(model, storage, settings, layers_computed)
-    if settings.kernels == "native" or settings.weights not in ("auto", "bf16"):
-        wanted = "native kernels" if settings.kernels == "native" else f"weights in {settings.weights}"
+    wanted = _only_native(storage, settings)
+    if wanted:
         raise ModelSourceError(f"{wanted} cannot be had: {refusal}")
     if settings.kernels == "auto":
         log.warning("computing with torch, several times slower than natively: %s", refusal)
@@ -34,3 +34,12 @@ def load_kernel(
     from twinpool.engine.kernels.torch_cpu.load import load_torch  # noqa: PLC0415
 
     return load_torch(model, storage, settings, layers_computed)
+
+
+def _only_native(storage: KvStorage, settings: KernelSettings) -> str:
+    """What is asked for that torch cannot do; empty where it can."""
+    if settings.kernels == "native":
+        return "native kernels"
+    if settings.weights not in ("auto", "bf16"):
+        return f"weights in {settings.weights}"
+    return "a cache in int8" if storage.layout.dtype == "int8" else ""

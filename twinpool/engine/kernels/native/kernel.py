@@ -18,7 +18,7 @@ from twinpool.engine.kernels.port import KernelFacts, Segment, fresh_blocks
 from twinpool.engine.models.description import Attention, ModelDescription
 from twinpool.kv.storage import KvStorage
 
-_CACHE_FORMATS = {"float32": Format.FLOAT32, "bfloat16": Format.BFLOAT16}
+_CACHE_FORMATS = {"float32": Format.FLOAT32, "bfloat16": Format.BFLOAT16, "int8": Format.INT8}
 
 
 class NativeKernel:

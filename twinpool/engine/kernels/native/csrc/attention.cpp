@@ -9,16 +9,33 @@ namespace {
 
 constexpr int RUN = 16;  // tokens of a context that are taken at once
 
-inline vec cache8(const char *p, int format) {
-  return format == TP_FLOAT32 ? load((const float *)p) : load_bf16((const uint16_t *)p);
+// Numbers d to d + 7 of a row.
+inline vec cache8(const CacheLayer &cache, const char *row, int d) {
+  if (cache.format == TP_BFLOAT16) return load_bf16((const uint16_t *)row + d);
+  if (cache.format == TP_FLOAT32) return load((const float *)row + d);
+  return mul(load_i8((const int8_t *)row + d), splat(*(const float *)(row + cache.head_dim)));
 }
 
-inline int element_bytes(int format) { return format == TP_FLOAT32 ? 4 : 2; }
+// As codes of -127 to 127 times the row's scale.
+void write_codes(const float *x, int head_dim, char *row) {
+  vec most = zero();
+  for (int d = 0; d < head_dim; d += LANES) most = max(most, absolute(load(x + d)));
+  float scale = greatest(most) / 127.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  for (int d = 0; d < head_dim; d += LANES) store_i8((int8_t *)row + d, mul(load(x + d), splat(inverse)));
+  *(float *)(row + head_dim) = scale;
+}
+
+void write_row(const CacheLayer &cache, const float *x, char *row) {
+  if (cache.format == TP_INT8) return write_codes(x, cache.head_dim, row);
+  for (int d = 0; d < cache.head_dim; d += LANES) {
+    if (cache.format == TP_FLOAT32) store((float *)row + d, load(x + d));
+    else store_bf16((uint16_t *)row + d, load(x + d));
+  }
+}
 
 inline const char *keys_of(const CacheLayer &cache, const int32_t *block_table, int kv_head, int position) {
-  int64_t at = block_table[position / cache.block_size] * cache.block_stride + kv_head * cache.head_stride +
-               (int64_t)(position % cache.block_size) * cache.head_dim;
-  return cache.base + at * element_bytes(cache.format);
+  return cache.base + block_table[position / cache.block_size] * cache.block_stride + kv_head * cache.head_stride +
+         position % cache.block_size * cache.row_bytes;
 }
 
 inline void transpose8(vec r[8]) {
@@ -41,23 +58,22 @@ inline void transpose8(vec r[8]) {
 }
 
 // Keys of a run as [head_dim][16]; lanes of tokens past `tokens` repeat the last one, and are masked later.
-void keys_across(const char *keys, int format, int tokens, int head_dim, float *across) {
-  int64_t row = (int64_t)head_dim * element_bytes(format);
+void keys_across(const CacheLayer &cache, const char *keys, int tokens, float *across) {
   for (int half = 0; half < 2; ++half)
-    for (int d = 0; d < head_dim; d += LANES) {
+    for (int d = 0; d < cache.head_dim; d += LANES) {
       vec r[8];
       for (int i = 0; i < 8; ++i) {
         int token = half * 8 + i;
-        r[i] = cache8(keys + (token < tokens ? token : tokens - 1) * row + d * element_bytes(format), format);
+        r[i] = cache8(cache, keys + (token < tokens ? token : tokens - 1) * cache.row_bytes, d);
       }
       transpose8(r);
       for (int i = 0; i < 8; ++i) store(across + (d + i) * RUN + half * 8, r[i]);
     }
 }
 
-void values_as_floats(const char *values, int format, int tokens, int head_dim, float *out) {
-  for (int64_t i = 0; i < (int64_t)tokens * head_dim; i += LANES)
-    store(out + i, cache8(values + i * element_bytes(format), format));
+void values_as_floats(const CacheLayer &cache, const char *values, int tokens, float *out) {
+  for (int token = 0; token < tokens; ++token, values += cache.row_bytes, out += cache.head_dim)
+    for (int d = 0; d < cache.head_dim; d += LANES) store(out + d, cache8(cache, values, d));
 }
 
 // Asks for the memory of a run, which lies far from the one before: without, each row of it would be waited for.
@@ -113,18 +129,14 @@ void mix(const float *weights, const float *values, int tokens, int head_dim, fl
 }  // namespace
 
 void write_token(const CacheLayer &cache, int block, int slot, int kv_head, const float *key, const float *value) {
-  int64_t at = block * cache.block_stride + kv_head * cache.head_stride + (int64_t)slot * cache.head_dim;
-  for (int d = 0; d < cache.head_dim; d += LANES) {
-    if (cache.format == TP_FLOAT32) {
-      float *p = (float *)cache.base + at + d;
-      store(p, load(key + d));
-      store(p + cache.value_offset, load(value + d));
-    } else {
-      uint16_t *p = (uint16_t *)cache.base + at + d;
-      store_bf16(p, load(key + d));
-      store_bf16(p + cache.value_offset, load(value + d));
-    }
-  }
+  char *row = cache.base + block * cache.block_stride + kv_head * cache.head_stride + slot * cache.row_bytes;
+  write_row(cache, key, row);
+  write_row(cache, value, row + cache.value_offset);
+}
+
+int64_t cache_row_bytes(int format, int head_dim) {
+  if (format == TP_INT8) return head_dim + sizeof(float);
+  return (int64_t)head_dim * (format == TP_FLOAT32 ? 4 : 2);
 }
 
 int64_t attention_scratch(int rows, int head_dim) {
@@ -133,7 +145,7 @@ int64_t attention_scratch(int rows, int head_dim) {
 
 void attend_tile(const CacheLayer &cache, const int32_t *block_table, int kv_head, int num_tokens, int group,
                  int first_position, const float *q, int64_t q_stride, float *out, int64_t out_stride, void *scratch) {
-  const int head_dim = cache.head_dim, rows = num_tokens * group, bytes = element_bytes(cache.format);
+  const int head_dim = cache.head_dim, rows = num_tokens * group;
   float *scaled = (float *)scratch, *mixed = scaled + (int64_t)rows * head_dim;
   float *weights = mixed + (int64_t)rows * head_dim, *most = weights + (int64_t)rows * RUN, *total = most + rows;
   float *across = total + rows, *values = across + RUN * head_dim;
@@ -148,16 +160,15 @@ void attend_tile(const CacheLayer &cache, const int32_t *block_table, int kv_hea
     total[r] = 0;
   }
   const int context = first_position + num_tokens;
-  const int64_t value_bytes = cache.value_offset * bytes;
   for (int start = 0; start < context;) {
     int slot = start % cache.block_size, tokens = cache.block_size - slot;
     if (tokens > RUN) tokens = RUN;
     int seen = tokens < context - start ? tokens : context - start;  // the rest holds nothing yet
     const char *keys = keys_of(cache, block_table, kv_head, start);
     if (start + tokens < context)
-      prefetch_run(keys_of(cache, block_table, kv_head, start + tokens), value_bytes, (int64_t)tokens * head_dim * bytes);
-    keys_across(keys, cache.format, seen, head_dim, across);
-    values_as_floats(keys + value_bytes, cache.format, seen, head_dim, values);
+      prefetch_run(keys_of(cache, block_table, kv_head, start + tokens), cache.value_offset, tokens * cache.row_bytes);
+    keys_across(cache, keys, seen, across);
+    values_as_floats(cache, keys + cache.value_offset, seen, values);
     // Tokens before `start` see nothing of this run.
     int skipped = start > first_position ? (start - first_position) * group : 0;
     all_scores(scaled + (int64_t)skipped * head_dim, across, head_dim, rows - skipped, weights + skipped * RUN);

@@ -2,14 +2,16 @@
 #pragma once
 #include "twinpool_native.h"
 
-// One layer's part of the cache. block b's keys of a head: base + b * block_stride + head * head_stride elements;
-// its values lie value_offset elements after its keys. A head's tokens are rows of head_dim.
+// One layer's part of the cache, in bytes. block b's keys of a head: base + b * block_stride + head * head_stride; its
+// values lie value_offset after its keys. A head's tokens are rows of head_dim numbers, in int8 with a scale behind.
 struct CacheLayer {
   char *base;
   int format;
-  int64_t block_stride, head_stride, value_offset;
+  int64_t block_stride, head_stride, value_offset, row_bytes;
   int block_size, head_dim;
 };
+
+int64_t cache_row_bytes(int format, int head_dim);
 
 // Writes one token's key and value of one head.
 void write_token(const CacheLayer &cache, int block, int slot, int kv_head, const float *key, const float *value);

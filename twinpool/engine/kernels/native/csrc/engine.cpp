@@ -237,10 +237,10 @@ void turn(tp_engine *e, const float *frequencies) {
 
 CacheLayer cache_layer(const tp_engine *e, int number) {
   const tp_model &m = e->model;
-  int64_t head = (int64_t)m.block_size * m.head_dim, kv_heads = m.layers[0].num_kv_heads;
+  int64_t row = cache_row_bytes(m.cache_format, m.head_dim), head = m.block_size * row, kv_heads = m.layers[0].num_kv_heads;
   int64_t layer = 2 * kv_heads * head;
-  char *base = static_cast<char *>(m.cache) + number * layer * (m.cache_format == TP_FLOAT32 ? 4 : 2);
-  return {base, m.cache_format, layer * m.num_layers, head, kv_heads * head, m.block_size, m.head_dim};
+  char *base = static_cast<char *>(m.cache) + number * layer;
+  return {base, m.cache_format, layer * m.num_layers, head, kv_heads * head, row, m.block_size, m.head_dim};
 }
 
 // Rotates queries and keys, and writes keys and values into the cache.

@@ -19,6 +19,8 @@ inline vec fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
 
 inline vec load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 
+inline vec load_i8(const int8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
+
 inline vec load_bf16(const uint16_t *p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
@@ -30,6 +32,13 @@ inline void store_bf16(uint16_t *p, vec v) {
   bits = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
   __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
   _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(packed));
+}
+
+// Rounds to the nearest of -127 to 127, which the numbers must lie between.
+inline void store_i8(int8_t *p, vec v) {
+  __m256i words = _mm256_cvtps_epi32(v);
+  __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(halves, halves));
 }
 
 // The lanes' sum and greatest, always in the same order.

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-// Number formats of a matrix, and of the cache (the first two).
+// Number formats of a matrix, and of the cache (the first three).
 enum { TP_FLOAT32 = 0, TP_BFLOAT16 = 1, TP_INT8 = 2, TP_INT4 = 3 };
 
 // A matrix [outputs, inputs] in strips of 16 outputs; the last one is padded with zeros.
@@ -63,7 +63,8 @@ typedef struct {
   int32_t share;
 } tp_cores;
 
-// cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in cache_format.
+// cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in cache_format; in int8, the head_dim codes
+// of a row (code * scale) are followed by its scale in float32.
 // layers_computed: raised by one after each layer, so that others see that a long step moves.
 typedef struct {
   int32_t vocab_size;
