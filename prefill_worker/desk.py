@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from prefill_worker.audit import audit_prefill
 from prefill_worker.chunking import compose_chunks
+from prefill_worker.pace import Pace
 from prefill_worker.prompts import Prompt
 from twinpool.engine.apart import Failed
 from twinpool.engine.batch import PrefillChunk
@@ -51,11 +52,13 @@ class PrefillLimits:
     """budget_tokens: most tokens in one step. accept_timeout_s: how long a prompt waits for `accepted`.
 
     renewal_s: how long a reservation goes without progress until it is renewed.
+    step_target_s: how long a step should last; 0: no matter.
     """
 
     budget_tokens: int
     accept_timeout_s: float
     renewal_s: float
+    step_target_s: float = 0.0
 
 
 class PrefillDesk:
@@ -75,6 +78,7 @@ class PrefillDesk:
         self._limits = limits
         self._pulse = pulse
         self._eos_token_ids = eos_token_ids
+        self._pace = Pace(limits.budget_tokens, limits.step_target_s, block_size)
         # The oldest request's first.
         self._prompts: dict[HandoffId, Prompt] = {}
         self._words: list[Word] = []
@@ -139,6 +143,7 @@ class PrefillDesk:
             if prompt.num_remaining == 0 and prompt.handoff is None:
                 self._end(prompt, PrefillOutcome.DONE)
         if sizes:
+            self._pace.stepped(sum(sizes), stepped.step_s)
             self._words.append(PrefillStep(len(sizes), sum(sizes), stepped.step_s))
 
     def _start(self, command: Prefill, now: float) -> None:
@@ -201,7 +206,7 @@ class PrefillDesk:
 
     def _compose_step(self) -> dict[HandoffId, PrefillChunk]:
         reading = [prompt for prompt in self._prompts.values() if prompt.blocks and prompt.num_remaining]
-        sizes = compose_chunks([prompt.num_remaining for prompt in reading], self._limits.budget_tokens)
+        sizes = compose_chunks([prompt.num_remaining for prompt in reading], self._pace.budget_tokens)
         chunks = zip(reading, sizes, strict=True)
         return {prompt.id: prompt.chunk(size) for prompt, size in chunks if size}
 

@@ -50,7 +50,10 @@ class PrefillWorker:
             self.pool,
             self._loaded.layout.block_size,
             PrefillLimits(
-                spec.engine.prefill_budget_tokens, spec.handoff.reservation_ttl_s, spec.handoff.renewal_s
+                spec.engine.prefill_budget_tokens,
+                spec.handoff.reservation_ttl_s,
+                spec.handoff.renewal_s,
+                spec.engine.step_target_ms / 1000,
             ),
             self._pulse,
             eos_token_ids=self._loaded.eos_token_ids,

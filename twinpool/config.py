@@ -47,6 +47,8 @@ class EngineConfig:
     """Most rows in one decode step."""
     prefill_budget_tokens: int = 256
     """Most prompt tokens in one prefill step, over all prompts."""
+    step_target_ms: int = 150
+    """How long a prefill step should last: fewer tokens where it would take longer; 0: no matter."""
     threads: int = 0
     """Compute threads of each worker, at most the CPUs it may use; 0 shares these among the first workers."""
     deterministic: bool = False
@@ -75,6 +77,10 @@ class EngineConfig:
         _require(
             self.prefill_budget_tokens >= 1,
             f"prefill-budget-tokens must be at least 1, not {self.prefill_budget_tokens}",
+        )
+        _require(
+            0 <= self.step_target_ms <= 60_000,
+            f"step-target-ms must be 0 to 60000, not {self.step_target_ms}",
         )
         _require(self.threads >= 0, f"threads must not be negative, not {self.threads}")
 

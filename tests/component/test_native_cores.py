@@ -74,9 +74,13 @@ def test_what_a_dead_worker_had_is_free_again(engine: Engine, ledger: Ledger) ->
     assert threads_of_a_step(engine) == NUM_CPUS
 
 
-def test_between_steps_it_has_none(engine: Engine, ledger: Ledger) -> None:
+def test_after_a_step_it_keeps_them_for_a_moment(engine: Engine, ledger: Ledger) -> None:
+    before = time.monotonic()
     threads_of_a_step(engine)
-    assert ledger.own_word() == 0
+    after = time.monotonic()
+    until = (ledger.own_word() >> 8) / 1e6
+    assert before < until - 0.003 < after
+    assert ledger.own_word() & 0xFF == NUM_CPUS
 
 
 def test_the_number_of_threads_changes_no_bit(engine: Engine, ledger: Ledger) -> None:

@@ -333,9 +333,13 @@ void share_cores(tp_engine *e) {
   __atomic_store_n(&cores.slots[cores.own], (now + LEASE_US) << 8 | team_active(e->team), __ATOMIC_RELAXED);
 }
 
-void free_cores(tp_engine *e) {
+// What it has stays its own until its next step, if that comes soon: a neighbour that took it for that moment would keep
+// it for a while.
+void leave_cores(tp_engine *e) {
+  constexpr int64_t PAUSE_US = 3000;
   const tp_cores &cores = e->model.cores;
-  if (cores.slots) __atomic_store_n(&cores.slots[cores.own], 0, __ATOMIC_RELAXED);
+  if (!cores.slots) return;
+  __atomic_store_n(&cores.slots[cores.own], (microseconds() + PAUSE_US) << 8 | team_active(e->team), __ATOMIC_RELAXED);
 }
 
 void compute_layer(tp_engine *e, int number, int num_wanted, const int32_t *wanted) {
@@ -343,6 +347,7 @@ void compute_layer(tp_engine *e, int number, int num_wanted, const int32_t *want
   int hidden = e->model.hidden_size, n = e->num_rows, attended = layer.num_heads * e->model.head_dim;
   RowJob rows{e, &layer, number, nullptr, nullptr, nullptr, 0, attended, TP_FLOAT32};
 
+  // Before each product: that of a chunk takes milliseconds.
   share_cores(e);
   run_norm(e, e->hidden, n, layer.attention_norm, layer.norm_eps, layer.qkv);
   run_product(e, layer.qkv, e->normed, n, e->qkv, e->qkv_size, layer.qkv_bias, Then::STORE);
@@ -351,13 +356,16 @@ void compute_layer(tp_engine *e, int number, int num_wanted, const int32_t *want
   team_run(e->team, e->num_tiles * layer.num_kv_heads, 1, attend_part, &rows);
   if (number == e->model.num_layers - 1) n = keep_rows(e, attended, num_wanted, wanted);
   run_quantise(e, n, attended, layer.attention_output);
+  share_cores(e);
   run_product(e, layer.attention_output, e->mixed, n, e->hidden, hidden, nullptr, Then::ADD);
 
   run_norm(e, e->hidden, n, layer.mlp_norm, layer.norm_eps, layer.gate_up);
   Product gated{e, &layer.gate_up, activations(e, e->normed, hidden), n, e->mixed, layer.inner_size, nullptr, Then::STORE};
   int pairs = num_strips(layer.inner_size);
+  share_cores(e);
   team_run(e->team, pairs, grain_of(e, pairs), gated_part, &gated);
   run_quantise(e, n, layer.inner_size, layer.down);
+  share_cores(e);
   run_product(e, layer.down, e->mixed, n, e->hidden, hidden, nullptr, Then::ADD);
   __atomic_fetch_add(e->model.layers_computed, 1, __ATOMIC_RELAXED);
 }
@@ -422,7 +430,7 @@ int tp_step(tp_engine *e, int num_rows, const int32_t *token_ids, int num_segmen
   for (int layer = 0; layer < m.num_layers; ++layer) compute_layer(e, layer, num_logits, logit_rows);
   run_norm(e, e->hidden, num_logits, m.final_norm, m.norm_eps, m.output);
   run_product(e, m.output, e->normed, num_logits, logits, m.vocab_size, nullptr, Then::STORE);
-  free_cores(e);
+  leave_cores(e);
   return 0;
 }
 
@@ -436,7 +444,7 @@ int tp_sample(tp_engine *e, int num_rows, int vocab_size, const float *logits, c
   Draws job{e, vocab_size, logits, draws, tokens};
   share_cores(e);
   team_run(e->team, num_rows, 1, draw_part, &job);
-  free_cores(e);
+  leave_cores(e);
   return 0;
 }
 
