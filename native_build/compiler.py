@@ -13,23 +13,20 @@ SOURCES = Path("twinpool/engine/kernels/native/csrc")
 BUILDS = Path("twinpool/engine/kernels/native/builds")
 
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
-_INSTRUCTIONS = {
+_NEON = {"neon-dotprod": ("-march=armv8.2-a+dotprod",)}
+INSTRUCTIONS = {
     ("Linux", "x86_64"): {
         "avx2": _AVX2,
         "avx512vnni": (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni"),
     },
+    ("Linux", "aarch64"): _NEON,
+    ("Darwin", "arm64"): _NEON,
 }
+# Zig wants a processor where others take an architecture.
+_ZIG_NAMES = {"-march=armv8.2-a+dotprod": "-mcpu=generic+v8_2a+dotprod"}
 # No exceptions, type information or standard library: what is built needs libc alone.
-_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-fPIC",
-    "-shared",
-    "-s",
-    "-fvisibility=hidden",
-)
+_FLAGS = ("-std=c++17", "-O3", "-fno-exceptions", "-fno-rtti")
+_LIBRARY = ("-fPIC", "-shared", "-s", "-fvisibility=hidden")
 _TIMEOUT_S = 600
 
 
@@ -56,7 +53,7 @@ def compile_native(root: Path) -> list[Path]:
 
 
 def _variants() -> dict[str, tuple[str, ...]]:
-    return _INSTRUCTIONS.get((platform.system(), platform.machine()), {})
+    return INSTRUCTIONS.get((platform.system(), platform.machine()), {})
 
 
 def _is_newest(library: Path) -> bool:
@@ -68,7 +65,7 @@ def _compile(library: Path, instructions: tuple[str, ...]) -> bool:
     library.parent.mkdir(parents=True, exist_ok=True)
     scratch = library.with_suffix(".new")
     sources = sorted(map(str, SOURCES.glob("*.cpp")))
-    command = [*_compiler(), *_FLAGS, *instructions, "-o", str(scratch), *sources, "-lpthread", "-lm"]
+    command = [*compiler(instructions), *_LIBRARY, "-o", str(scratch), *sources, "-lpthread", "-lm"]
     try:
         subprocess.run(command, check=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
@@ -78,10 +75,12 @@ def _compile(library: Path, instructions: tuple[str, ...]) -> bool:
     return True
 
 
-def _compiler() -> list[str]:
+def compiler(instructions: tuple[str, ...], python: str = sys.executable) -> list[str]:
+    """The beginning of a command that compiles for such processors. python: whose environment Zig is in."""
     named = os.environ.get("CXX")
     if named:
-        return shlex.split(named)
+        return [*shlex.split(named), *_FLAGS, *instructions]
     # Zig would keep what it made in the user's cache folder; it lives as long as pip's environment here.
     os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(Path(sys.prefix) / "zig-cache"))
-    return [sys.executable, "-m", "ziglang", "c++", "-nostdlib++"]
+    translated = (_ZIG_NAMES.get(flag, flag) for flag in instructions)
+    return [python, "-m", "ziglang", "c++", "-nostdlib++", *_FLAGS, *translated]

@@ -14,8 +14,8 @@ from twinpool.engine.batch import SamplingRow
 log = logging.getLogger(__name__)
 _BUILDS = Path(__file__).parent / "builds"
 
-FASTEST_FIRST = ("avx512vnni", "avx2")
-"""Builds that there may be, by their instruction sets; `native_build/compile.py` makes them."""
+FASTEST_FIRST = ("avx512vnni", "avx2", "neon-dotprod")
+"""Builds that there may be, by their instruction sets; `native_build/compiler.py` makes them."""
 
 
 class Matrix(Structure):

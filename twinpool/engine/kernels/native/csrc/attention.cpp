@@ -38,25 +38,6 @@ inline const char *keys_of(const CacheLayer &cache, const int32_t *block_table, 
          position % cache.block_size * cache.row_bytes;
 }
 
-inline void transpose8(vec r[8]) {
-  vec t[8];
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  vec u[8];
-  for (int i = 0; i < 8; i += 4) {
-    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-  }
-}
-
 // Keys of a run as [head_dim][16]; lanes of tokens past `tokens` repeat the last one, and are masked later.
 void keys_across(const CacheLayer &cache, const char *keys, int tokens, float *across) {
   for (int half = 0; half < 2; ++half)
@@ -79,8 +60,8 @@ void values_as_floats(const CacheLayer &cache, const char *values, int tokens, f
 // Asks for the memory of a run, which lies far from the one before: without, each row of it would be waited for.
 inline void prefetch_run(const char *keys, int64_t value_bytes, int64_t run_bytes) {
   for (int64_t at = 0; at < run_bytes; at += 64) {
-    _mm_prefetch(keys + at, _MM_HINT_T0);
-    _mm_prefetch(keys + value_bytes + at, _MM_HINT_T0);
+    __builtin_prefetch(keys + at);
+    __builtin_prefetch(keys + value_bytes + at);
   }
 }
 

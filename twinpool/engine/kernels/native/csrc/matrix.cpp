@@ -1,17 +1,17 @@
 #include "matrix.h"
 
-#include <math.h>
+#include "dots.h"
 
 namespace {
 
-constexpr int64_t INT4_TILE = 320, INT8_TILE = 576;
+constexpr int INT4_TILE = 320, INT8_TILE = 576;  // bytes
 
 inline int64_t strip_bytes(const tp_matrix &m) {
   switch (m.format) {
     case TP_FLOAT32: return (int64_t)m.inputs * STRIP * 4;
     case TP_BFLOAT16: return (int64_t)m.inputs * STRIP * 2;
-    case TP_INT8: return round_up(m.inputs, GROUP) / GROUP * INT8_TILE;
-    default: return round_up(m.inputs, GROUP) / GROUP * INT4_TILE;
+    case TP_INT8: return (int64_t)num_groups(m.inputs) * INT8_TILE;
+    default: return (int64_t)num_groups(m.inputs) * INT4_TILE;
   }
 }
 
@@ -57,110 +57,40 @@ void float_strip(const Weight *w, int inputs, const float *x, int64_t xs, int ro
 
 // ---- int8 and int4: 8 outputs of R rows, a group of 32 inputs at a time
 
-inline __m256i read32(const uint8_t *p) { return _mm256_load_si256((const __m256i *)p); }
+// A group's tile: so many bytes, of which those from `numbers` on are scales and minimums. The dot products are of codes
+// lowered by `centre`.
+struct TileShape {
+  int bytes, numbers;
+  float centre;
+};
 
-// sum + codes * x of four neighbours, in the lanes of the outputs: unsigned codes of 4 bits by signed ones of 8.
-inline __m256i add_products8(__m256i sum, __m256i codes, __m256i x) {
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-  return _mm256_dpbusd_epi32(sum, codes, x);
-#else
-  // In 16 bits, where all products of a group fit: 16 by 15 by 127 is 30480.
-  return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x));
-#endif
-}
+constexpr TileShape shape_for(int8_t) { return {INT4_TILE, 256, 0}; }
+constexpr TileShape shape_for(int16_t) { return {INT8_TILE, 512, 128}; }
 
-inline __m256i total8(__m256i sum) {
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-  return sum;
-#else
-  return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-#endif
-}
-
-// The same of two neighbours, signed and of 16 bits.
-inline __m256i add_products16(__m256i sum, __m256i codes, __m256i x) {
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-  return _mm256_dpwssd_epi32(sum, codes, x);
-#else
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, x));
-#endif
-}
-
-// sums += (scale * (codes * x) + minimum * (sum of x)) of a group, whose codes were lowered by `centre`.
-template <int R>
-inline void scale_and_add(const __m256i dots[R], const uint16_t *numbers, float centre, const Activations &x, int row,
-                          int group, vec sums[R]) {
-  vec scale = load_f16(numbers), minimum = load_f16(numbers + STRIP);
-  if (centre != 0) minimum = fma(splat(centre), scale, minimum);
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    int64_t at = (int64_t)(row + r) * x.num_groups + group;
-    sums[r] = fma(minimum, splat(x.sums[at]), sums[r]);
-    sums[r] = fma(mul(scale, splat(x.scales[at])), _mm256_cvtepi32_ps(dots[r]), sums[r]);
-  }
-}
-
-// Sums in integers stay in registers for all rows while a group's codes pass by.
-template <int R>
-void int4_tile(const uint8_t *strip, const Activations &x, int row, float *out, int64_t out_stride) {
+// sums += scale * (codes * x) + minimum * (sum of x), of a group. Sums in integers stay in registers for all rows
+// while a group's codes pass by.
+template <class Code, int R>
+void narrow_tile(const uint8_t *strip, const Activations &x, int row, float *out, int64_t out_stride) {
+  constexpr TileShape shape = shape_for(Code());
   const int groups = x.num_groups;
   const int64_t stride = (int64_t)groups * GROUP;
   for (int half = 0; half < 2; ++half) {
     vec sums[R];
     for (int r = 0; r < R; ++r) sums[r] = zero();
-    const uint8_t *tile = strip + 32 * half;
-    const int8_t *codes = (const int8_t *)x.codes + row * stride;
-    for (int g = 0; g < groups; ++g, tile += INT4_TILE, codes += GROUP) {
-      const __m256i low = _mm256_set1_epi8(0x0f);
-      __m256i dots[R];
-      for (int r = 0; r < R; ++r) dots[r] = _mm256_setzero_si256();
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        __m256i both = read32(tile + 64 * i);
-        __m256i first = _mm256_and_si256(both, low), second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+    const uint8_t *tile = strip;
+    const Code *codes = (const Code *)x.codes + row * stride;
+    for (int g = 0; g < groups; ++g, tile += shape.bytes, codes += GROUP) {
+      ints dots[R];
+      group_dots<R>(tile + 32 * half, codes, stride, dots);
+      const uint16_t *numbers = (const uint16_t *)(tile + shape.numbers) + LANES * half;
+      vec scale = load_f16(numbers), minimum = load_f16(numbers + STRIP);
+      if (shape.centre != 0) minimum = fma(splat(shape.centre), scale, minimum);
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          const int8_t *at = codes + r * stride + 4 * i;
-          dots[r] = add_products8(dots[r], first, splat4(at));
-          dots[r] = add_products8(dots[r], second, splat4(at + 16));
-        }
+      for (int r = 0; r < R; ++r) {
+        int64_t at = (int64_t)(row + r) * groups + g;
+        sums[r] = fma(minimum, splat(x.sums[at]), sums[r]);
+        sums[r] = fma(mul(scale, splat(x.scales[at])), floats(dots[r]), sums[r]);
       }
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) dots[r] = total8(dots[r]);
-      scale_and_add<R>(dots, (const uint16_t *)(tile - 32 * half + 256) + LANES * half, 0, x, row, g, sums);
-    }
-    for (int r = 0; r < R; ++r) store(out + r * out_stride + LANES * half, sums[r]);
-  }
-}
-
-template <int R>
-void int8_tile(const uint8_t *strip, const Activations &x, int row, float *out, int64_t out_stride) {
-  const int groups = x.num_groups;
-  const int64_t stride = (int64_t)groups * GROUP;
-  for (int half = 0; half < 2; ++half) {
-    vec sums[R];
-    for (int r = 0; r < R; ++r) sums[r] = zero();
-    const uint8_t *tile = strip + 32 * half;
-    const int16_t *codes = (const int16_t *)x.codes + row * stride;
-    for (int g = 0; g < groups; ++g, tile += INT8_TILE, codes += GROUP) {
-      const __m128i top = _mm_set1_epi8((char)0x80);  // flipping it subtracts 128
-      __m256i low[R], high[R];                        // outputs 0-3 and 4-7, two sums of each side by side
-      for (int r = 0; r < R; ++r) low[r] = high[r] = _mm256_setzero_si256();
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) {
-        const __m128i *at = (const __m128i *)(tile + 64 * i);
-        __m256i first = _mm256_cvtepi8_epi16(_mm_xor_si128(_mm_load_si128(at), top));
-        __m256i second = _mm256_cvtepi8_epi16(_mm_xor_si128(_mm_load_si128(at + 1), top));
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          __m256i four = splat4(codes + r * stride + 4 * i);
-          low[r] = add_products16(low[r], first, four);
-          high[r] = add_products16(high[r], second, four);
-        }
-      }
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) low[r] = _mm256_permute4x64_epi64(_mm256_hadd_epi32(low[r], high[r]), 0xd8);
-      scale_and_add<R>(low, (const uint16_t *)(tile - 32 * half + 512) + LANES * half, 128, x, row, g, sums);
     }
     for (int r = 0; r < R; ++r) store(out + r * out_stride + LANES * half, sums[r]);
   }
@@ -168,8 +98,9 @@ void int8_tile(const uint8_t *strip, const Activations &x, int row, float *out, 
 
 using NarrowTile = void (*)(const uint8_t *, const Activations &, int, float *, int64_t);
 constexpr int MOST_ROWS = 6;
-constexpr NarrowTile INT4_TILES[] = {int4_tile<1>, int4_tile<2>, int4_tile<3>, int4_tile<4>, int4_tile<5>, int4_tile<6>};
-constexpr NarrowTile INT8_TILES[] = {int8_tile<1>, int8_tile<2>, int8_tile<3>, int8_tile<4>, int8_tile<5>, int8_tile<6>};
+template <class Code>
+constexpr NarrowTile NARROW_TILES[] = {narrow_tile<Code, 1>, narrow_tile<Code, 2>, narrow_tile<Code, 3>,
+                                       narrow_tile<Code, 4>, narrow_tile<Code, 5>, narrow_tile<Code, 6>};
 
 void narrow_strip(const NarrowTile *tiles, const uint8_t *strip, const Activations &x, int row, int rows, float *out,
                   int64_t os) {
@@ -177,8 +108,6 @@ void narrow_strip(const NarrowTile *tiles, const uint8_t *strip, const Activatio
     tiles[MOST_ROWS - 1](strip, x, row, out, os);
   if (rows) tiles[rows - 1](strip, x, row, out, os);
 }
-
-inline float f16(uint16_t bits) { return _cvtsh_ss(bits); }
 
 }  // namespace
 
@@ -201,22 +130,12 @@ void quantise_row(int weights, const float *x, int inputs, const Activations &to
     }
     float scale = greatest(most) / most_code;
     vec inverse = splat(scale > 0 ? 1.0f / scale : 0.0f);
-    __m256i whole[4];
-    for (int i = 0; i < 4; ++i) whole[i] = _mm256_cvtps_epi32(mul(values[i], inverse));
-    __m256i total = _mm256_add_epi32(_mm256_add_epi32(whole[0], whole[1]), _mm256_add_epi32(whole[2], whole[3]));
-    // Packing works within halves of vectors.
-    __m256i low = _mm256_packs_epi32(whole[0], whole[1]), high = _mm256_packs_epi32(whole[2], whole[3]);
-    if (wide) {
-      __m256i *out = (__m256i *)((int16_t *)to.codes + group * GROUP);
-      _mm256_storeu_si256(out, _mm256_permute4x64_epi64(low, 0xd8));
-      _mm256_storeu_si256(out + 1, _mm256_permute4x64_epi64(high, 0xd8));
-    } else {
-      __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-      __m256i codes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
-      _mm256_storeu_si256((__m256i *)((int8_t *)to.codes + group * GROUP), codes);
-    }
+    ints whole[4];
+    for (int i = 0; i < 4; ++i) whole[i] = nearest(mul(values[i], inverse));
+    if (wide) store_codes((int16_t *)to.codes + group * GROUP, whole);
+    else store_codes((int8_t *)to.codes + group * GROUP, whole);
     to.scales[group] = scale;
-    to.sums[group] = scale * sum(_mm256_cvtepi32_ps(total));
+    to.sums[group] = scale * sum(floats(add(add(whole[0], whole[1]), add(whole[2], whole[3]))));
   }
 }
 
@@ -229,8 +148,8 @@ void strip_product(const tp_matrix &m, int strip, const Activations &x, int firs
       return float_strip((const float *)w, m.inputs, x.rows + (int64_t)first_row * x.row_size, x.row_size, rows, out, os);
     case TP_BFLOAT16:
       return float_strip((const uint16_t *)w, m.inputs, x.rows + (int64_t)first_row * x.row_size, x.row_size, rows, out, os);
-    case TP_INT8: return narrow_strip(INT8_TILES, w, x, first_row, rows, out, os);
-    default: return narrow_strip(INT4_TILES, w, x, first_row, rows, out, os);
+    case TP_INT8: return narrow_strip(NARROW_TILES<int16_t>, w, x, first_row, rows, out, os);
+    default: return narrow_strip(NARROW_TILES<int8_t>, w, x, first_row, rows, out, os);
   }
 }
 
@@ -245,7 +164,7 @@ void matrix_row(const tp_matrix &m, int output, float *out) {
       memcpy(&out[k], &bits, 4);
     } else {
       bool wide = m.format == TP_INT8;
-      const uint8_t *tile = w + k / GROUP * (wide ? INT8_TILE : INT4_TILE);
+      const uint8_t *tile = w + (int64_t)(k / GROUP) * (wide ? INT8_TILE : INT4_TILE);
       int i = k % GROUP;
       int code = wide ? tile[i / 4 * 64 + o * 4 + i % 4] : tile[i % 16 / 4 * 64 + o * 4 + i % 4] >> (i / 16 * 4) & 15;
       const uint16_t *scales = (const uint16_t *)(tile + (wide ? 512 : 256));

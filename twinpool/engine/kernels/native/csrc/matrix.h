@@ -16,7 +16,7 @@ inline int num_strips(int outputs) { return (outputs + STRIP - 1) / STRIP; }
 struct Activations {
   const float *rows;
   int row_size;
-  void *codes;    // [rows, groups * 32], int8_t or int16_t
+  void *codes;    // [rows, groups * 32] of 8 or 16 bits, as dots.h takes them
   float *scales;  // [rows, groups]
   float *sums;    // [rows, groups]
   int num_groups;

@@ -1,10 +1,25 @@
 // Whether this processor, and the system under it, have the instructions that this library was built with.
-//
+#include "twinpool_native.h"
+
+#ifdef __aarch64__
+
+#ifdef __linux__
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+int tp_usable(void) {
+  constexpr unsigned long NEEDED = HWCAP_ASIMDDP | HWCAP_ATOMICS;
+  return (getauxval(AT_HWCAP) & NEEDED) == NEEDED;
+}
+#else
+int tp_usable(void) { return 1; }  // Apple's have had them all along
+#endif
+
+#else
+
 // Asked of CPUID, not of __builtin_cpu_supports, which needs a part of the compiler's runtime that Zig leaves empty.
 // Bits: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID.
 #include <cpuid.h>
-
-#include "twinpool_native.h"
 
 namespace {
 
@@ -30,3 +45,5 @@ int tp_usable(void) {
 #endif
   return usable;
 }
+
+#endif

@@ -1,75 +1,27 @@
-// Vectors of eight floats, and the few things done with them; AVX2 at least.
+// Vectors of eight floats (vec) and of eight 32-bit integers (ints), and the few things done with them.
+//
+// Each instruction set has a file that defines the same functions, lane by lane the same operations in the same order,
+// so that a float's bits are the same wherever they are computed, but for the C library's functions.
 #pragma once
-#include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
 
-using vec = __m256;
 constexpr int LANES = 8;
 
-inline vec load(const float *p) { return _mm256_loadu_ps(p); }
-inline void store(float *p, vec v) { _mm256_storeu_ps(p, v); }
-inline vec splat(float x) { return _mm256_set1_ps(x); }
-inline vec zero() { return _mm256_setzero_ps(); }
-inline vec mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
-inline vec add(vec a, vec b) { return _mm256_add_ps(a, b); }
-inline vec sub(vec a, vec b) { return _mm256_sub_ps(a, b); }
-inline vec max(vec a, vec b) { return _mm256_max_ps(a, b); }
-inline vec fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-
-inline vec load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-
-inline vec load_i8(const int8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
-
-inline vec load_bf16(const uint16_t *p) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
-}
-
-// Rounds to nearest, ties to even, as torch does; finite numbers only.
-inline void store_bf16(uint16_t *p, vec v) {
-  __m256i bits = _mm256_castps_si256(v);
-  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  bits = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-  __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
-  _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(packed));
-}
-
-// Rounds to the nearest of -127 to 127, which the numbers must lie between.
-inline void store_i8(int8_t *p, vec v) {
-  __m256i words = _mm256_cvtps_epi32(v);
-  __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-  _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(halves, halves));
-}
-
-// The lanes' sum and greatest, always in the same order.
-inline float sum(vec v) {
-  __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
-}
-
-inline float greatest(vec v) {
-  __m128 x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
-}
-
-inline vec absolute(vec v) { return _mm256_andnot_ps(splat(-0.0f), v); }
-
-// The first n lanes of v, and `other` in the rest.
-inline vec first_lanes(vec v, int n, float other) {
-  __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  __m256 kept = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
-  return _mm256_blendv_ps(splat(other), v, kept);
-}
+#ifdef __aarch64__
+#include "simd_neon.h"
+#else
+#include "simd_avx2.h"
+#endif
 
 // e^x to 2 units in the last place; 0 below -87.3. 2^n e^r with |r| <= ln 2 / 2, e^r by its Taylor series.
 inline vec exponential(vec x) {
-  vec small = _mm256_cmp_ps(x, splat(-87.3f), _CMP_LT_OQ);
-  x = _mm256_min_ps(max(x, splat(-87.3f)), splat(88.3f));
-  vec n = _mm256_round_ps(mul(x, splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  vec r = fma(n, splat(-0.693145752f), x);  // ln 2 in two parts
-  r = fma(n, splat(-1.42860677e-6f), r);
+  const vec least = splat(-87.3f);
+  vec within = min(max(x, least), splat(88.3f));
+  ints n = nearest(mul(within, splat(1.44269504f)));
+  vec whole = floats(n);
+  vec r = fma(whole, splat(-0.693145752f), within);  // ln 2 in two parts
+  r = fma(whole, splat(-1.42860677e-6f), r);
   vec p = splat(1.0f / 5040);
   p = fma(p, r, splat(1.0f / 720));
   p = fma(p, r, splat(1.0f / 120));
@@ -78,21 +30,7 @@ inline vec exponential(vec x) {
   p = fma(p, r, splat(0.5f));
   p = fma(p, r, splat(1.0f));
   p = fma(p, r, splat(1.0f));
-  __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-  return _mm256_andnot_ps(small, mul(p, _mm256_castsi256_ps(power)));
+  return zero_below(x, least, mul(p, power_of_2(n)));
 }
 
-inline vec silu(vec x) { return _mm256_div_ps(x, add(splat(1.0f), exponential(sub(zero(), x)))); }
-
-// Four neighbouring codes of a row, in all lanes.
-inline __m256i splat4(const int8_t *p) {
-  int32_t four;
-  memcpy(&four, p, sizeof four);
-  return _mm256_set1_epi32(four);
-}
-
-inline __m256i splat4(const int16_t *p) {
-  int64_t four;
-  memcpy(&four, p, sizeof four);
-  return _mm256_set1_epi64x(four);
-}
+inline vec silu(vec x) { return div(x, add(splat(1.0f), exponential(sub(zero(), x)))); }

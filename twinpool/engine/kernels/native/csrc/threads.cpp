@@ -3,13 +3,12 @@
 // is there for as long as anybody works on it. Late threads find all claims taken, and are never waited for.
 #include "threads.h"
 
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "parking.h"
 
 namespace {
 
@@ -22,8 +21,6 @@ int64_t now_ns() {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
-
-void futex(uint32_t *word, int op, uint32_t value) { syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0); }
 
 struct Job {
   Part part;
@@ -82,18 +79,18 @@ void *run_thread(void *argument) {
     uint32_t active = __atomic_load_n(&team->active, __ATOMIC_ACQUIRE);
     if ((uint32_t)start.thread >= active) {
       if (__atomic_load_n(&team->closing, __ATOMIC_ACQUIRE)) return nullptr;
-      futex(&team->active, FUTEX_WAIT, active);
+      sleep_while(&team->active, active);
       continue;
     }
     int64_t until = now_ns() + SPIN_NS;
     uint32_t generation;
     for (int spins = 0; (generation = __atomic_load_n(&team->generation, __ATOMIC_ACQUIRE)) == seen; ++spins) {
-      __builtin_ia32_pause();
+      rest();
       if (spins % 64) continue;
       if ((uint32_t)start.thread >= __atomic_load_n(&team->active, __ATOMIC_RELAXED)) break;
       if (now_ns() < until) continue;
       __atomic_fetch_add(&team->parked, 1, __ATOMIC_SEQ_CST);
-      futex(&team->generation, FUTEX_WAIT, seen);
+      sleep_while(&team->generation, seen);
       __atomic_fetch_sub(&team->parked, 1, __ATOMIC_SEQ_CST);
       until = now_ns() + SPIN_NS;
     }
@@ -131,7 +128,7 @@ void team_limit(Team *team, int num_threads) {
   uint32_t before = __atomic_load_n(&team->active, __ATOMIC_RELAXED), after = num_threads;
   if (before == after) return;
   __atomic_store_n(&team->active, after, __ATOMIC_SEQ_CST);
-  if (after > before) futex(&team->active, FUTEX_WAKE, INT_MAX);
+  if (after > before) wake_all(&team->active);
 }
 
 int team_active(const Team *team) { return __atomic_load_n(&team->active, __ATOMIC_RELAXED); }
@@ -140,7 +137,7 @@ void team_close(Team *team) {
   __atomic_store_n(&team->closing, 1, __ATOMIC_RELEASE);
   team_limit(team, team->size);
   __atomic_fetch_add(&team->generation, 1, __ATOMIC_SEQ_CST);
-  futex(&team->generation, FUTEX_WAKE, INT_MAX);
+  wake_all(&team->generation);
   for (int thread = 1; thread < team->size; ++thread) pthread_join(team->threads[thread], nullptr);
   free(team->threads);
   free(team);
@@ -159,11 +156,11 @@ void team_run(Team *team, int num_parts, int grain, Part part, void *what) {
   __atomic_store_n(&team->finished, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&team->word, number << 32 | (uint64_t)claims << 16, __ATOMIC_RELEASE);
   __atomic_fetch_add(&team->generation, 1, __ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&team->parked, __ATOMIC_SEQ_CST)) futex(&team->generation, FUTEX_WAKE, INT_MAX);
+  if (__atomic_load_n(&team->parked, __ATOMIC_SEQ_CST)) wake_all(&team->generation);
   work(team, 0);
   int64_t patience = 0;
   while (__atomic_load_n(&team->finished, __ATOMIC_ACQUIRE) < (uint32_t)claims) {
-    __builtin_ia32_pause();
-    if (++patience % 4096 == 0) syscall(SYS_sched_yield);  // whoever has the claim may wait for this processor
+    rest();
+    if (++patience % 4096 == 0) sched_yield();  // whoever has the claim may wait for this processor
   }
 }
