@@ -7,7 +7,7 @@ PYTHON ?= python3
 TORCH_INDEX ?= auto
 # Model to pull and serve; empty takes the default one.
 MODEL =
-# More arguments for serve and test.
+# More arguments for serve, test and bench-peers.
 ARGS =
 
 BIN := .venv/bin
@@ -21,11 +21,11 @@ NATIVE := .venv/.native
 CLIENTS := .venv/clients/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pull serve test test-clients mutants bench-quick check format metrics proto baseline exactness chaos pauses clean
+.PHONY: help setup pull serve test test-clients mutants bench-quick bench-peers check format metrics proto baseline exactness chaos pauses clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "  Variables: PYTHON, TORCH_INDEX (setup); MODEL, ARGS (serve, test)."
+	@echo "  Variables: PYTHON, TORCH_INDEX (setup); MODEL, ARGS (serve, test, bench-peers)."
 
 setup: $(SERVES) $(NATIVE) ## make .venv and install what serves into it; does nothing where that is done
 	@echo "setup: .venv is ready" >&2
@@ -75,6 +75,9 @@ mutants: pull $(TESTS) ## plant bugs in copies of the code, and see the tests ca
 
 bench-quick: pull ## compare native kernels with torch, in a minute; fails where they are not much faster
 	@$(BIN)/python -m benchmarks.quick
+
+bench-peers: pull ## compare this engine with others, in environments of their own (half an hour, and installs)
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
 exactness: pull $(TESTS) ## compare tokens with transformers' over the full grid (minutes)
 	@$(BIN)/python -m pytest -m exactness $(ARGS)
