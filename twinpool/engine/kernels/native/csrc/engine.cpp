@@ -56,6 +56,9 @@ struct tp_engine {
   char *draws;            // the same for drawing tokens
   int64_t draw_bytes;
 
+  // Whether the others of the team help: over a while of computing, how long it took and how much of it was waiting.
+  int64_t watched_us, waited_us, alone_until_us, alone_us;
+
   int num_rows, num_tiles;
   const int32_t *tables;
   const float *frequencies;  // that `turns` are of
@@ -317,18 +320,19 @@ int keep_rows(tp_engine *e, int attended, int num_wanted, const int32_t *wanted)
   return num_wanted;
 }
 
-// Takes what others leave, and at least this worker's share.
+// Takes what other workers leave, and at least this worker's share; but one thread while others were no help.
 void share_cores(tp_engine *e) {
   constexpr int64_t LEASE_US = 1000000;
   const tp_cores &cores = e->model.cores;
-  if (!cores.slots) return;
   int64_t now = microseconds(), taken = 0;
+  bool alone = now < e->alone_until_us;
+  if (!cores.slots) return team_limit(e->team, alone ? 1 : team_size(e->team));
   for (int i = 0; i < cores.num_slots; ++i) {
     int64_t slot = __atomic_load_n(&cores.slots[i], __ATOMIC_RELAXED);
     if (i != cores.own && slot >> 8 > now) taken += slot & 0xff;
   }
   int threads = cores.num_cpus - (int)taken;
-  threads = threads > cores.share ? threads : cores.share;
+  threads = alone ? 1 : threads > cores.share ? threads : cores.share;
   team_limit(e->team, least(threads, team_size(e->team)));
   __atomic_store_n(&cores.slots[cores.own], (now + LEASE_US) << 8 | team_active(e->team), __ATOMIC_RELAXED);
 }
@@ -342,11 +346,29 @@ void leave_cores(tp_engine *e) {
   __atomic_store_n(&cores.slots[cores.own], (microseconds() + PAUSE_US) << 8 | team_active(e->team), __ATOMIC_RELAXED);
 }
 
+// A thread whose processor somebody else has is waited for again and again, and then one thread is faster than two. It
+// is tried again after a while, which doubles as long as nothing has changed.
+void watch_helpers(tp_engine *e, int64_t took_us, int64_t waited_us) {
+  constexpr int64_t WATCHED_US = 20000, ALONE_US = 100000, MOST_ALONE_US = 1600000;
+  if (team_active(e->team) == 1) return;
+  e->watched_us += took_us;
+  e->waited_us += waited_us;
+  if (e->watched_us < WATCHED_US) return;
+  if (e->waited_us * 10 > e->watched_us * 3) {
+    e->alone_us = e->alone_us ? least(2 * e->alone_us, MOST_ALONE_US) : ALONE_US;
+    e->alone_until_us = microseconds() + e->alone_us;
+  } else {
+    e->alone_us = 0;
+  }
+  e->watched_us = e->waited_us = 0;
+}
+
 void compute_layer(tp_engine *e, int number, int num_wanted, const int32_t *wanted) {
   const tp_layer &layer = e->model.layers[number];
   int hidden = e->model.hidden_size, n = e->num_rows, attended = layer.num_heads * e->model.head_dim;
   RowJob rows{e, &layer, number, nullptr, nullptr, nullptr, 0, attended, TP_FLOAT32};
 
+  int64_t started = microseconds(), waited = team_waited_ns(e->team);
   // Before each product: that of a chunk takes milliseconds.
   share_cores(e);
   run_norm(e, e->hidden, n, layer.attention_norm, layer.norm_eps, layer.qkv);
@@ -367,6 +389,7 @@ void compute_layer(tp_engine *e, int number, int num_wanted, const int32_t *want
   run_quantise(e, n, layer.inner_size, layer.down);
   share_cores(e);
   run_product(e, layer.down, e->mixed, n, e->hidden, hidden, nullptr, Then::ADD);
+  watch_helpers(e, microseconds() - started, (team_waited_ns(e->team) - waited) / 1000);
   __atomic_fetch_add(e->model.layers_computed, 1, __ATOMIC_RELAXED);
 }
 

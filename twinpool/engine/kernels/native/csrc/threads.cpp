@@ -43,6 +43,7 @@ struct alignas(64) Team {
   Job jobs[SLOTS];
   int size;
   pthread_t *threads;
+  int64_t waited_ns;
 };
 
 namespace {
@@ -143,6 +144,8 @@ void team_close(Team *team) {
   free(team);
 }
 
+int64_t team_waited_ns(const Team *team) { return team->waited_ns; }
+
 int team_size(const Team *team) { return team->size; }
 
 void team_run(Team *team, int num_parts, int grain, Part part, void *what) {
@@ -158,9 +161,11 @@ void team_run(Team *team, int num_parts, int grain, Part part, void *what) {
   __atomic_fetch_add(&team->generation, 1, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&team->parked, __ATOMIC_SEQ_CST)) wake_all(&team->generation);
   work(team, 0);
-  int64_t patience = 0;
+  int64_t patience = 0, since = 0;
   while (__atomic_load_n(&team->finished, __ATOMIC_ACQUIRE) < (uint32_t)claims) {
     rest();
-    if (++patience % 4096 == 0) sched_yield();  // whoever has the claim may wait for this processor
+    if (++patience == 64) since = now_ns();
+    if (patience % 4096 == 0) sched_yield();  // whoever has the claim may wait for this processor
   }
+  if (since) team->waited_ns += now_ns() - since;
 }
