@@ -36,14 +36,14 @@ def configured(
     checksum: bool = False,
     quarantine_report_s: float = 2.0,
 ) -> ServeConfig:
-    """A float32 system on free ports."""
+    """A float32 system on free ports, whose prefill steps are of the same tokens on every machine."""
     return ServeConfig(
         prefill=prefill,
         decode=decode,
         port=0,
         ops_port=0,
         metrics_port=0,
-        engine=engine or EngineConfig(dtype="float32", kv_memory_mib=kv_memory_mib),
+        engine=engine or EngineConfig(dtype="float32", kv_memory_mib=kv_memory_mib, step_target_ms=0),
         handoff=HandoffConfig(
             transport=transport, checksum=checksum, quarantine_report_s=quarantine_report_s
         ),

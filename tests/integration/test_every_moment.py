@@ -116,7 +116,9 @@ class WatchedPairs:
                 self._start_system,
                 self._folder / f"{transport}-{stuck_after_s:g}",
                 transport=transport,
-                engine=EngineConfig(dtype="float32", kv_memory_mib=32, prefill_budget_tokens=CHUNK_TOKENS),
+                engine=EngineConfig(
+                    dtype="float32", kv_memory_mib=32, prefill_budget_tokens=CHUNK_TOKENS, step_target_ms=0
+                ),
                 router=RouterConfig(grace_s=2.0, stuck_after_s=stuck_after_s),
             )
         return self._running[key]

@@ -152,7 +152,7 @@ def test_requests_wait_while_a_pools_only_worker_is_replaced(start_system: Start
 
 def test_rows_make_room_and_go_on_exactly(two_pairs: RunningSystem, start_system: StartSystem) -> None:
     """Answers far longer than their reservations: the pool fills while all of them grow."""
-    system = start_system(engine=EngineConfig(dtype="float32", kv_memory_mib=16))
+    system = start_system(engine=EngineConfig(dtype="float32", kv_memory_mib=16, step_target_ms=0))
     cases = [case for case in reference_cases() if 30 <= len(case.prompt_ids) <= 65][:6]
 
     def ask_all(where: RunningSystem) -> list[Completion]:
@@ -173,7 +173,9 @@ def test_in_four_bits_too_a_struck_stream_goes_on_as_if_nothing_had_happened(
     start_system: StartSystem,
 ) -> None:
     """Narrow weights round activations, but a row's numbers are the same read anew as written one by one."""
-    system = start_system(prefill=2, decode=2, engine=EngineConfig(dtype="bfloat16", kv_memory_mib=128))
+    system = start_system(
+        prefill=2, decode=2, engine=EngineConfig(dtype="bfloat16", kv_memory_mib=128, step_target_ms=0)
+    )
     for temperature in (0.0, 0.7):
         options = {"max_tokens": 200, "temperature": temperature, "seed": 5, "ignore_eos": True}
         undisturbed = system.client.complete("Once upon a time", **options)  # type: ignore[arg-type]

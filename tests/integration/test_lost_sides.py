@@ -15,7 +15,7 @@ from tests.support.system.running import StartSystem
 from tests.support.system.watched import WatchedSystem, start_watched, wait_until
 from twinpool.config import EngineConfig
 
-SMALL = EngineConfig(dtype="float32", kv_memory_mib=16)
+SMALL = EngineConfig(dtype="float32", kv_memory_mib=16, step_target_ms=0)
 NUM_BLOCKS = 22
 """Of 16 tokens, in each small pool."""
 LONG = reference_case("300 tokens")

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.peers.drivers.measure import MOST_ROWS, MOST_TOKENS, main
 
 _CACHE_GIB = 2
-# Without AVX512 oneDNN has no product in bfloat16; vLLM takes torch's, which is slower than float32.
+# Without AVX512 nothing computes bfloat16 but by emulation, which is slower than float32.
 _CPU_INFO = Path("/proc/cpuinfo")
 
 

@@ -75,7 +75,7 @@ class RunningWorkers:
             model_folder=str(self._model.folder),
             dtype="float32",
             threads=1,
-            engine=EngineConfig(dtype="float32", kv_memory_mib=KV_MEMORY_MIB, threads=1),
+            engine=EngineConfig(dtype="float32", kv_memory_mib=KV_MEMORY_MIB, threads=1, step_target_ms=0),
             handoff=self._handoff,
             secret=SECRET,
         )
