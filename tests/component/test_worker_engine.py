@@ -55,7 +55,7 @@ def test_no_more_threads_compute_than_cpus_may_be_used(
     spec = spec_of(default_model, threads=3, kernels=kernels)
     loaded = engine.load_worker_engine(spec, Pulse(), shared=False)
     kernel = loaded.engine.kernel
-    computing = kernel.num_threads if isinstance(kernel, NativeKernel) else torch.get_num_threads()
+    computing = kernel.most_threads if isinstance(kernel, NativeKernel) else torch.get_num_threads()
     assert computing == threads
     assert [record.levelname for record in caplog.records] == ["WARNING"] * (threads < 3)
 
@@ -70,6 +70,6 @@ def test_where_nobody_chose_threads_a_worker_alone_takes_all_cpus(
     assert loaded.cores is not None
     assert (loaded.cores.share, loaded.cores.num_cpus) == (1, 3)
     assert isinstance(loaded.engine.kernel, NativeKernel)
-    assert loaded.engine.kernel.num_threads == 3
+    assert loaded.engine.kernel.most_threads == 3
     loaded.cores.close()
     assert list(tmp_path.iterdir()) == []

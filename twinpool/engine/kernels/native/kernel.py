@@ -26,6 +26,7 @@ class NativeKernel:
 
     A row's bits depend on its own token and cache alone, whatever it is computed with and in however many
     chunks: every sum has one order. layers_computed: raised after each layer of a step.
+    most_threads: that it may compute with.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class NativeKernel:
 
         Raises MemoryError where a step's buffers cannot be had."""
         self._library = library
+        self.most_threads = num_threads
         formats = "+".join(sorted(each.name.lower() for each in image.formats))
         self.facts = KernelFacts(f"native {library.variant}", formats, f"native {REVISION}")
         self._vocab_size = model.vocab_size

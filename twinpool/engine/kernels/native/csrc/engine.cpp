@@ -349,7 +349,7 @@ void leave_cores(tp_engine *e) {
 // A thread whose processor somebody else has is waited for again and again, and then one thread is faster than two. It
 // is tried again after a while, which doubles as long as nothing has changed.
 void watch_helpers(tp_engine *e, int64_t took_us, int64_t waited_us) {
-  constexpr int64_t WATCHED_US = 20000, ALONE_US = 100000, MOST_ALONE_US = 1600000;
+  constexpr int64_t WATCHED_US = 50000, ALONE_US = 100000, MOST_ALONE_US = 1600000;
   if (team_active(e->team) == 1) return;
   e->watched_us += took_us;
   e->waited_us += waited_us;
