@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -61,7 +62,10 @@ def _image_file(model: PreparedModel, weights: Weights) -> BinaryIO:
         file: BinaryIO = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)  # type: ignore[assignment] # noqa: SIM115 (a wrapper of one; closed by the caller)
     except OSError as error:
         log.warning("%s cannot be written: this worker has weights of its own (%s)", path, error)
-        file = open(os.memfd_create("twinpool-weights"), "w+b")  # noqa: SIM115, PTH123
+        if sys.platform == "linux":
+            file = open(os.memfd_create("twinpool-weights"), "w+b")  # noqa: SIM115, PTH123
+        else:
+            file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 (closed by the caller)
         _write(file, model, weights)
         return file
     try:
