@@ -57,6 +57,8 @@ def test_no_more_threads_compute_than_cpus_may_be_used(
     kernel = loaded.engine.kernel
     computing = kernel.most_threads if isinstance(kernel, NativeKernel) else torch.get_num_threads()
     assert computing == threads
+    if isinstance(kernel, NativeKernel):
+        assert 1 <= kernel.num_threads <= threads
     assert [record.levelname for record in caplog.records] == ["WARNING"] * (threads < 3)
 
 
